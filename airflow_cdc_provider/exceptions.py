@@ -71,9 +71,14 @@ class TransientError(CdcError):
 
 
 class PositionLost(CdcError):
-    """The source no longer has the data after the stored offset; requires a snapshot or a later offset."""
+    """The source no longer has the data after the stored offset; requires a snapshot or a later offset.
+
+    Attributes:
+        tables: The tables whose data are lost, if the source can continue with the others; empty for all.
+    """
 
     code = "POSITION-LOST"
+    tables: Sequence[str] = ()
 
 
 class ReshardStopped(CdcError):

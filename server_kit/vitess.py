@@ -76,8 +76,12 @@ class Keyspace:
         return tuple(self.shards) != ("0",)
 
 
-KEYSPACES: Final = (Keyspace("shop", ("-80", "80-")), Keyspace("lookup"))
-"""A server's default keyspaces: ``shop`` in two shards, and ``lookup`` unsharded."""
+KEYSPACES: Final = (
+    Keyspace("shop", ("-80", "80-"), {"tables": {"reference1": {"type": "reference"}}}),
+    Keyspace("lookup"),
+)
+"""A server's default keyspaces: ``shop`` in two shards, and ``lookup`` unsharded. Table ``reference1`` of
+``shop``, once created, is a reference table."""
 
 
 class VitessServer(Server):

@@ -15,7 +15,12 @@ from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
-from airflow_cdc_provider.jobs.capturing.lost_position import SnapshotsDue, close_gaps, continue_after_loss
+from airflow_cdc_provider.jobs.capturing.lost_position import (
+    SnapshotsDue,
+    alert,
+    close_gaps,
+    continue_after_loss,
+)
 from airflow_cdc_provider.jobs.capturing.reselected import mark_reselected
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
@@ -106,13 +111,20 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
         CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch was
             committed.
     """
-    try:
-        return _capture(job, stores, source, report)
-    except SnapshotsDue:
-        raise
-    except PositionLost as lost:
-        continue_after_loss(job.connector, stores.changes, source, lost)
-        return _capture(job, stores, source, report)
+    of_tables: list[PositionLost] = []
+    while True:
+        try:
+            counts = _capture(job, stores, source, report)
+        except SnapshotsDue:
+            raise
+        except PositionLost as lost:
+            continue_after_loss(job.connector, stores.changes, source, lost)
+            if not lost.tables:
+                return _capture(job, stores, source, report)
+            of_tables.append(lost)  # without these tables, others may turn out to be lost
+        else:
+            alert(job.connector, of_tables)
+            return counts
 
 
 def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:

@@ -1,16 +1,17 @@
 """What a run does if the source no longer has the changes after the stored offset.
 
-A run finds out in one of two ways. A source that can't continue raises
-:class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned. A source that continues
+A run finds out in one of three ways. A source that can't continue raises
+:class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned; one that can continue
+without some tables names these in the exception, and the other tables are captured. A source that continues
 after a gap (:meth:`~airflow_cdc_provider.sources.contract.Source.gaps`) reports the gap first. Option
-``snapshot.on_lost_position`` applies to both:
+``snapshot.on_lost_position`` applies to all:
 
 =========  =================================================================================================
 fail       this run and each later one fail until an operator intervenes; nothing is changed
 fail_once  the run fails, which alerts operators; the next sync takes new snapshots and resumes capture
 snapshot   the same sync takes new snapshots and resumes capture
 continue      capture resumes after the gap; runs report that mirrors are incomplete until their next snapshot
-auto       snapshot with mode when_needed and always; else fail, for holes fail_once
+auto       snapshot with mode when_needed and always; else fail, for holes and single tables fail_once
 =========  =================================================================================================
 
 The tables to read again and the position to resume from are committed before anything is read, so the next
@@ -20,6 +21,7 @@ run completes what an interrupted one started.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from airflow_cdc_provider.connector import Connector
@@ -45,19 +47,32 @@ def continue_after_loss(
         SnapshotsDue: The tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
-    choice = connector.lost_position_action(hole=False)
+    choice = connector.lost_position_action(hole=bool(lost.tables))
     if choice == "fail":
         raise lost
     state = changes.state()
     progress = Progress.from_offset(state.offset)
     text = "; ".join(part for part in (lost.message, lost.found) if part)
-    after = source.offset_after_loss()
-    marked = _marked(source, progress, text, tolerated=choice == "continue").with_source(after)
+    tables = lost.tables or source.tables()
+    marked = _marked(tables, progress, text, tolerated=choice == "continue")
+    if not lost.tables:
+        marked = marked.with_source(source.offset_after_loss())
     changes.set_offset(marked.to_offset(), state)
-    if choice == "continue":
-        log.warning("%s: changes are lost, capture continues without them: %s", connector.name, lost)
-        return
-    raise _due(connector, source, lost.message, lost.found) from lost
+    if not lost.tables and choice != "continue":
+        raise _due(connector, tables, lost.message, lost.found) from lost
+    log.warning("%s: changes are lost, capture continues without them: %s", connector.name, lost)
+
+
+def alert(connector: Connector, lost: Sequence[PositionLost]) -> None:
+    """Fail a capture that continued without some tables, if ``snapshot.on_lost_position`` says so.
+
+    Raises:
+        SnapshotsDue: The tables need new snapshots.
+    """
+    if lost and connector.lost_position_action(hole=True) == "fail_once":
+        tables = [table for one in lost for table in one.tables]
+        messages, causes = ("; ".join(getattr(one, part) for one in lost) for part in ("message", "found"))
+        raise _due(connector, tables, messages, causes)
 
 
 def close_gaps(
@@ -86,25 +101,25 @@ def close_gaps(
     choice = connector.lost_position_action(hole=True)
     if choice == "fail":
         raise PositionLost(text, remedy="set snapshot.on_lost_position to what a run shall do instead")
-    marked = _marked(source, progress, text, tolerated=choice == "continue").with_source(after)
+    tables = source.tables()
+    marked = _marked(tables, progress, text, tolerated=choice == "continue").with_source(after)
     changes.set_offset(marked.to_offset(), state)
     if choice != "continue":
-        raise _due(connector, source, text, "")
+        raise _due(connector, tables, text, "")
     log.warning("%s: changes are lost, capture continues without them: %s", connector.name, text)
     state = changes.state()
     return Progress.from_offset(state.offset), state
 
 
-def _marked(source: Source, progress: Progress, text: str, *, tolerated: bool) -> Progress:
-    return progress.with_loss(source.tables(), time.time_ns() // 1000, text, tolerated=tolerated)
+def _marked(tables: Sequence[str], progress: Progress, text: str, *, tolerated: bool) -> Progress:
+    return progress.with_loss(tables, time.time_ns() // 1000, text, tolerated=tolerated)
 
 
-def _due(connector: Connector, source: Source, text: str, found: str) -> SnapshotsDue:
-    tables = ", ".join(source.tables())
+def _due(connector: Connector, tables: Sequence[str], text: str, found: str) -> SnapshotsDue:
     never = connector.snapshot.mode == "never"
     return SnapshotsDue(
         text,
-        found="; ".join(part for part in (found, f"changes of {tables} may be lost") if part),
+        found="; ".join(part for part in (found, f"changes of {', '.join(tables)} may be lost") if part),
         remedy="snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
         if never
         else "the next sync or stream takes new snapshots (with separate stages: CdcSnapshotOperator); "

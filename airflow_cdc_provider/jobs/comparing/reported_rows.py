@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.json_text import OBJECT
 from airflow_cdc_provider.sources.debezium.decode import operations_of
-from airflow_cdc_provider.sources.debezium.json_members import OBJECT, Members, members_of, read_values
+from airflow_cdc_provider.sources.debezium.json_members import Members, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.values import show_plain
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from airflow_cdc_provider.formats.json_text import OBJECT
 from airflow_cdc_provider.jobs.comparing.reported_rows import (
     DELETE,
     DELETE_PARTITION,
@@ -29,7 +30,7 @@ from airflow_cdc_provider.jobs.comparing.reported_rows import (
     RowForm,
 )
 from airflow_cdc_provider.lake.compare import MOST_SAMPLES, Comparison
-from airflow_cdc_provider.sources.debezium.json_members import OBJECT, members_of, read_values
+from airflow_cdc_provider.sources.debezium.json_members import members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.values import show_plain
 

@@ -294,7 +294,8 @@ class Source(ABC):
             limit: The size of the batch.
 
         Raises:
-            PositionLost: The source no longer has the data after ``start``.
+            PositionLost: The source no longer has the data after ``start``. If the exception names tables,
+                the next plans, up to the head, have the changes of all other tables.
         """
 
     @abstractmethod

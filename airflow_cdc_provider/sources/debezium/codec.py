@@ -25,22 +25,13 @@ from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.inferred_columns import InferredColumns, counts_batch
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.json_text import ARRAY, FALSE, INTEGER, NULL, NUMBER, OBJECT, STRING, TRUE
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.debezium import projection
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST
 from airflow_cdc_provider.sources.debezium.decode import Form, decode
-from airflow_cdc_provider.sources.debezium.json_members import (
-    ARRAY,
-    FALSE,
-    INTEGER,
-    NULL,
-    NUMBER,
-    OBJECT,
-    STRING,
-    TRUE,
-    Members,
-)
+from airflow_cdc_provider.sources.debezium.json_members import Members
 from airflow_cdc_provider.sources.debezium.patches import apply_patches
 from airflow_cdc_provider.sources.debezium.schema_history import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of

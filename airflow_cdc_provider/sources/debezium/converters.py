@@ -18,16 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, span_column
+from airflow_cdc_provider.formats.json_text import NULL, OBJECT
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, ConnectField, name_of, row_schema
-from airflow_cdc_provider.sources.debezium.json_members import (
-    NULL,
-    OBJECT,
-    Members,
-    ValueSpans,
-    members_of,
-    read_values,
-)
+from airflow_cdc_provider.sources.debezium.json_members import Members, ValueSpans, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.json_writing import MOST_BYTES
 from airflow_cdc_provider.sources.debezium.protobuf_wire import read_paths

@@ -29,13 +29,11 @@ from airflow_cdc_provider.changes.contribution import (
 from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.changes.record import CHANGE
 from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.json_text import OBJECT, STRING, TRUE
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.contract import Decoded
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
-    OBJECT,
-    STRING,
-    TRUE,
     Members,
     ValueSpans,
     members_of,

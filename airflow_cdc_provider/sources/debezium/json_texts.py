@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of, span_column
+from airflow_cdc_provider.formats.json_text import STRING, hex_digit
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
-from airflow_cdc_provider.sources.debezium.json_members import STRING, ValueSpans, hex_digit
+from airflow_cdc_provider.sources.debezium.json_members import ValueSpans
 
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _LARGEST: Final = int(np.iinfo(np.int32).max)

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of
 from airflow_cdc_provider.formats.byte_kernels import copy
+from airflow_cdc_provider.formats.json_text import NULL
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA, REST, ConnectField
-from airflow_cdc_provider.sources.debezium.json_members import NULL, Members, ValueSpans, read_values
+from airflow_cdc_provider.sources.debezium.json_members import Members, ValueSpans, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact
 from airflow_cdc_provider.sources.debezium.schema_history import HIDDEN, TableRows
 from airflow_cdc_provider.sources.debezium.states import read_states, rows_of

@@ -31,11 +31,12 @@ from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import span_column
+from airflow_cdc_provider.formats.json_text import ABSENT, NULL, OBJECT
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
 from airflow_cdc_provider.sources.debezium.decode import operations_of
-from airflow_cdc_provider.sources.debezium.json_members import ABSENT, NULL, OBJECT, Members, members_of
+from airflow_cdc_provider.sources.debezium.json_members import Members, members_of
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.position import (
     AFTER_MESSAGE,

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, without_first_bytes
+from airflow_cdc_provider.formats.json_text import NULL
 from airflow_cdc_provider.formats.kernels import Flags, Ints
 from airflow_cdc_provider.sources.debezium.connect_schema import NO_SCHEMA
 from airflow_cdc_provider.sources.debezium.json_members import (
-    NULL,
     Members,
     ValueSpans,
     members_of,

@@ -13,6 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, span_column
+from airflow_cdc_provider.formats.json_text import (
+    ABSENT,
+    ARRAY,
+    FALSE,
+    INTEGER,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+)
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.formats.number_texts import read_decimals, read_floats, read_integers
 from airflow_cdc_provider.sources.debezium.connect_schema import (
@@ -24,20 +35,7 @@ from airflow_cdc_provider.sources.debezium.connect_schema import (
     UTC,
     ConnectField,
 )
-from airflow_cdc_provider.sources.debezium.json_members import (
-    ABSENT,
-    ARRAY,
-    FALSE,
-    INTEGER,
-    NULL,
-    NUMBER,
-    OBJECT,
-    STRING,
-    TRUE,
-    ValueSpans,
-    elements_of,
-    members_of,
-)
+from airflow_cdc_provider.sources.debezium.json_members import ValueSpans, elements_of, members_of
 from airflow_cdc_provider.sources.debezium.json_texts import compact, from_base64, strings
 from airflow_cdc_provider.sources.debezium.numbers import (
     DAY_US,

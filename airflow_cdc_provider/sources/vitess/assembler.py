@@ -22,10 +22,11 @@ from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCA
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
-from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
+from airflow_cdc_provider.sources.vitess.failures import TRACK_VERSIONS, StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.position import LAST_ROW, Position, ShardPosition, vgtid_shards
+from airflow_cdc_provider.sources.vitess.protocol import TYPES
 from airflow_cdc_provider.sources.vitess.reader import is_captured
 from airflow_cdc_provider.sources.vitess.records import StreamSlice, Transactions, schema_record
 from airflow_cdc_provider.sources.vitess.response_batches import (
@@ -90,6 +91,7 @@ class TransactionAssembler:
         self._last_complete_event = NONE  # last event of that transaction
         self._schema_ids: dict[ShardTable, str] = {}
         self._field_events: list[tuple[int, ShardTable, str]] = []
+        self._json_columns: dict[str, tuple[int, Sequence[int]]] = {}
         self._shard_numbers: dict[str, int] = {}
         self._transactions: list[Ints] = []
         """Columns of transactions, in the field order of :class:`.reader.Transactions` without ``names``."""
@@ -304,13 +306,17 @@ class TransactionAssembler:
         body = events.body(number)
         for field in fields.fields:
             if field.name.startswith("@"):
-                raise StaleTabletSchema(
+                stale = StaleTabletSchema(
                     f"Illegal prefix '@' for column: {field.name}, from schema: {table.keyspace}, "
                     f"table: {table.table}",
-                    remedy="if the error persists, start vttablets with --track-schema-versions",
+                    remedy=TRACK_VERSIONS,
                 )
+                stale.table = table.table
+                raise stale
         name = schema_id(fields)
         self._field_events.append((batch.first_event + number, table, name))
+        if columns := [n for n, field in enumerate(fields.fields) if TYPES.get(field.type) == "JSON"]:
+            self._json_columns[name] = len(fields.fields), columns
         full_name = f"{table.keyspace}.{table.table}"
         if self._is_recorded(full_name, name):
             return
@@ -479,8 +485,11 @@ class TransactionAssembler:
             transactions = Transactions(
                 tuple(self._shard_numbers), *np.concatenate(self._transactions, axis=1)
             )
+            json_columns = dict(self._json_columns)
             self._slices.append(
-                StreamSlice(data, transactions, dict(self._schema_ids), fields_in_slice, captured_us)
+                StreamSlice(
+                    data, transactions, dict(self._schema_ids), fields_in_slice, captured_us, json_columns
+                )
             )
             self._sliced_bytes += len(data)
             self._sliced_changes += self._complete_rows

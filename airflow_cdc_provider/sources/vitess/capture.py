@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.prefetch import BufferedStats, Prefetch
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.assembler import TransactionAssembler
-from airflow_cdc_provider.sources.vitess.failures import PartialReshard
+from airflow_cdc_provider.sources.vitess.failures import PartialReshard, UnreadableTable
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
@@ -41,6 +41,8 @@ from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, ROW, Br
 log = logging.getLogger(__name__)
 
 _SILENT_INTERVALS: Final = 3
+_TABLE_ATTEMPTS: Final = 5
+"""With the default pauses, tablets have 15 s to track a statement that ran just now."""
 _MAX_BATCH_BYTES: Final = 1 << 20
 _MIN_CHANGE_BYTES: Final = 64
 """Approximate minimum size of a transaction of one row change."""
@@ -132,7 +134,7 @@ class ChangeStream:
 
     def _read_to(self, head: Position, limit: ReadLimit) -> Plan:
         slices, records = [], []
-        read_bytes = changes = 0
+        read_bytes = changes = unreadable = 0
         left = pauses(self._options.advanced)
         moved_at = time.monotonic()
         while not (at_head := self._position.has(head)):
@@ -143,6 +145,9 @@ class ChangeStream:
             except PartialReshard:
                 raise  # VTGate would refuse the same stream again
             except (TransientError, StreamEnded) as error:
+                unreadable = unreadable + 1 if isinstance(error, UnreadableTable) else 0
+                if unreadable == _TABLE_ATTEMPTS:
+                    raise
                 drained, schema_records = self._drain()
                 slices += drained
                 records += schema_records

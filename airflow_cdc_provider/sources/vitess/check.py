@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.vitess.position import Position, require_known
 from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
     each_keyspace,
+    home_shards,
     list_tables,
     oldest_after,
     serving_shards,
@@ -250,6 +251,7 @@ def _tables(
         keyless = keyless_tables(
             client, _target(options, _first_shard(client, options)), tables, _seconds(options)
         )
+        homes = home_shards(client, options, [f"{options.keyspace}.{table}" for table in tables])
     except CdcError as error:
         yield _failed("tables", error)
         return
@@ -262,6 +264,12 @@ def _tables(
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
+    if homes:
+        yield Finding(
+            "ok",
+            "reference tables",
+            f"{_names(sorted(homes))}: all shards have the same rows, {min(homes.values())} is read",
+        )
     if keyless:
         yield Finding(
             "warning",

@@ -37,6 +37,7 @@ _HARMLESS: Final = re.compile(
     r"|ADD\s+(CONSTRAINT\s+\S+\s+)?CHECK\b|(ADD|DROP)\s+FOREIGN\s+KEY\b|SECONDARY_(UN)?LOAD",
     re.IGNORECASE,
 )
+_ESCAPE: Final = re.compile(r"""\\[^'"]""")
 _LOG: Final = logging.getLogger("sqlglot")
 
 
@@ -46,15 +47,17 @@ class Added:
 
     Args:
         name: Its name.
-        default: Text of the value in existing rows; None for NULL.
-        constant: Whether all existing rows have this value; otherwise their values are unknown.
+        default: Its default as written, without quotes; None for NULL.
+        constant: Whether the default is a literal; otherwise the values of existing rows are unknown.
         nullable: Whether it may be NULL.
+        quoted: Whether the default is a text.
     """
 
     name: str
     default: str | None = None
     constant: bool = True
     nullable: bool = True
+    quoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def _has_several(text: str) -> bool:
 def _actions(action: Any, text: str) -> Iterator[Action]:
     match action:
         case exp.ColumnDef():
-            yield _added(action)
+            yield _added(action, text)
         case exp.Drop() if action.args.get("kind") == "COLUMN":
             for column in action.args.get("tables") or [action.this]:
                 yield Dropped(column.name)
@@ -191,7 +194,7 @@ def _actions(action: Any, text: str) -> Iterator[Action]:
             yield Unknown(_short(text))
 
 
-def _added(column: Any) -> Added:
+def _added(column: Any, text: str) -> Added:
     kinds = [constraint.kind for constraint in column.args.get("constraints") or ()]
     nullable = not any(
         isinstance(kind, (exp.NotNullColumnConstraint, exp.PrimaryKeyColumnConstraint))
@@ -204,13 +207,10 @@ def _added(column: Any) -> Added:
     if not defaults:
         # A NOT NULL column starts with the implicit default of its type.
         return Added(column.name, None, constant=nullable, nullable=nullable)
-    value, constant = _constant(defaults[0])
-    if value is not None and column.kind is not None and column.kind.this in _ZONED:
-        constant = False  # MySQL parsed it in the session's time zone
-    return Added(column.name, value, constant=constant, nullable=nullable)
-
-
-_ZONED: Final = (exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ)
+    value, constant, quoted = _constant(defaults[0])
+    if quoted and _ESCAPE.search(text):
+        constant = False  # the SQL mode decides what a backslash is; VTGate writes one before quotes
+    return Added(column.name, value, constant=constant, nullable=nullable, quoted=quoted)
 
 
 def _is_generated(column: Any) -> bool:
@@ -220,21 +220,22 @@ def _is_generated(column: Any) -> bool:
     )
 
 
-def _constant(value: Any) -> tuple[str | None, bool]:
-    """Return the text of a default, None for NULL, and whether it is a constant."""
+def _constant(value: Any) -> tuple[str | None, bool, bool]:
+    """Return the text of a default, None for NULL; whether it is a literal, and whether it is quoted."""
     if isinstance(value, exp.Null):
-        return None, True
+        return None, True, False
     if isinstance(value, exp.Literal):
-        return value.name, True
+        return value.name, True, value.is_string
     if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal):
-        return f"-{value.this.name}", True
+        return f"-{value.this.name}", True, False
     if isinstance(value, exp.Boolean):
-        return ("1" if value.this else "0"), True
+        return ("1" if value.this else "0"), True, False
     if isinstance(value, exp.Paren):
         return _constant(value.this)
     if isinstance(value, exp.Introducer) and isinstance(value.expression, exp.Literal):
-        return value.expression.name, str(value.this).lower() in ("_utf8mb4", "_utf8", "_utf8mb3", "_ascii")
-    return None, False
+        known = str(value.this).lower() in ("_utf8mb4", "_utf8", "_utf8mb3", "_ascii")
+        return value.expression.name, known, True
+    return None, False, False
 
 
 def _bare(name: str) -> str:

@@ -14,18 +14,38 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Positi
 
 
 class StaleTabletSchema(TransientError):
-    """A tablet's schema of a table doesn't match the changes that it reads; usually transient."""
+    """A tablet's schema of a table doesn't match the changes that it reads; usually transient.
+
+    Attributes:
+        table: Name of the table, without keyspace; empty if it is unknown.
+    """
+
+    table: str = ""
+
+
+class UnreadableTable(StaleTabletSchema):
+    """A tablet can't map ENUM or SET of a table; after some attempts, because its columns were altered."""
 
 
 class PartialReshard(TransientError):
     """A stream has only some of the shards of a reshard, so VTGate can't follow the reshard in it."""
 
 
-_MAX_TEXT: Final = 400
+_START_TEXT: Final = 200
+_END_TEXT: Final = 600
+"""VTGate's texts begin with what failed and end with the cause; between are positions, which can be long."""
 
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
+_UNREADABLE: Final = re.compile(
+    r"failed to build ENUM and SET|found for (?:ENUM |SET )?column .+? in table .+?(?: -- with|, bytes)"
+)
+_TABLE: Final = re.compile(
+    r"(?:replication plan for table|table columns for|column .+? in table) (.+?)"
+    r"(?:: | -- with available|, bytes|\.?$)"
+)
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
+TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
 _TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
 _CONFIGURATION_TEXTS: Final = {
     "could not decode position": "the offset isn't a position of this server: set one, or take a snapshot",
@@ -60,20 +80,29 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
     text = " ".join(details.split())
     for secret in secrets:
         text = text.replace(secret, "***")
-    found = f"{code}: {text[:_MAX_TEXT].rstrip('.')}"
+    is_long = len(text) > _START_TEXT + _END_TEXT
+    shown = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}" if is_long else text
+    found = f"{code}: {shown.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
             f"{doing}: a message is larger than allowed",
             found=found,
             remedy="raise max_message_bytes in the connection's extra, or in the connector",
         )
+    is_behind = _BEHIND.search(text)
+    if is_behind or _UNREADABLE.search(text):
+        cause = "an ENUM or SET column, or the table, was altered or dropped after these changes"
+        stale = (
+            StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
+            if is_behind
+            else UnreadableTable(f"{doing}: {cause}", found=found)
+        )
+        table = _TABLE.search(text)
+        stale.table = table[1] if table else ""
+        return stale
     for part, remedy in _CONFIGURATION_TEXTS.items():
         if part in text:
             return ConfigurationError(doing, found=found, remedy=remedy)
-    if _BEHIND.search(text):
-        return StaleTabletSchema(
-            doing, found=found, remedy="if the error persists, start vttablets with --track-schema-versions"
-        )
     if _PARTIAL_RESHARD in text:
         return PartialReshard(doing, found=found, remedy="read all shards of the reshard")
     if _LOST.search(text):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
@@ -25,9 +28,13 @@ from airflow_cdc_provider.sources.vitess.records import (
     transactions_of_changes,
 )
 from airflow_cdc_provider.sources.vitess.rows import FAULTS, Changes, read_changes, read_rows
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
+from airflow_cdc_provider.sources.vitess.values import broken_json
 from airflow_cdc_provider.sources.vitess.wire import ShardTable, scan
 
 log = logging.getLogger(__name__)
+
+_NO_HOMES: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,14 @@ class SliceReader(Reader):
         strict: Whether to fail at the first invalid row. Otherwise it becomes a normal record, which a merge
             quarantines.
         warns: Whether to log the position of invalid rows.
+        homes: The shard of each reference table from which it is read (:func:`.requests.home_shards`).
     """
 
     selects: Callable[[str], bool]
     empty_transactions: bool = False
     strict: bool = False
     warns: bool = True
+    homes: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, parts: Iterable[StreamSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read slices.
@@ -58,7 +67,9 @@ class SliceReader(Reader):
 
     def _read(self, stream_slice: StreamSlice, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         events = scan(stream_slice.data)
-        captured = np.array([is_captured(table, self.selects) for table in events.tables], np.bool_)
+        captured = np.array(
+            [is_captured(table, self.selects, self.homes) for table in events.tables], np.bool_
+        )
         owners = transactions_of_changes(events, stream_slice.transactions)
         changes = events.changes
         inside = owners >= 0
@@ -73,6 +84,7 @@ class SliceReader(Reader):
             self._report_invalid(broken, records)
             _count(counts, found, broken)
             yield records
+            yield from _rereads(events.data, found, records, stream_slice.json_columns)
         with_rows = np.unique(owners[captured_rows])
         counts["filtered"] += int(np.count_nonzero(inside)) - len(captured_rows)
         counts["transactions"] += len(with_rows)
@@ -103,6 +115,27 @@ class SliceReader(Reader):
                 at,
                 broken[first],
             )
+
+
+def _rereads(
+    data: Bytes,
+    found: Changes,
+    records: pa.RecordBatch,
+    json_columns: Mapping[str, tuple[int, Sequence[int]]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield a record for each table with JSON values that arrived broken: it must be read again."""
+    for schema_id, (width, columns) in json_columns.items():
+        own = pc.is_in(records.column("schema_id"), pa.array([schema_id]))
+        rows = np.flatnonzero(own.to_numpy(zero_copy_only=False))
+        values = read_rows(data, found.after.starts[rows], found.after.ends[rows], width)
+        spans = [(values.starts[column], values.ends[column]) for column in columns]
+        broken = np.logical_or.reduce([broken_json(data, *span) for span in spans])
+        if broken.any():
+            row = records.slice(rows[broken][0], 1).to_pylist()[0]
+            reason = f"{int(broken.sum())} rows have JSON values that arrived as text that isn't JSON"
+            log.warning("%s in %s at %s: %s", row["source_table"], row["origin"], row["transaction"], reason)
+            again = {**row, "kind": SCHEMA, "schema_id": REREAD, "payload": reason.encode()}
+            yield pa.RecordBatch.from_pylist([again], records.schema)
 
 
 def _reasons(found: Changes, records: pa.RecordBatch) -> dict[int, str]:
@@ -138,6 +171,12 @@ def _count(counts: Counter[str], found: Changes, broken: Mapping[int, str]) -> N
     counts["broken"] += int(np.count_nonzero(~sound))
 
 
-def is_captured(table: ShardTable, selects: Callable[[str], bool]) -> bool:
+def is_captured(
+    table: ShardTable, selects: Callable[[str], bool], homes: Mapping[str, str] = _NO_HOMES
+) -> bool:
     """Return whether a table of a shard belongs to the capture."""
-    return bool(table.table) and selects(f"{table.keyspace}.{table.table}")
+    name = f"{table.keyspace}.{table.table}"
+    home = homes.get(name, "").partition("/")[2]
+    # After a reshard, the first shard has another name, which begins like the old one.
+    is_home = not home or table.shard == home or (table.shard[:1] == home[:1] == "-")
+    return bool(table.table) and is_home and selects(name)

@@ -79,6 +79,7 @@ class StreamSlice:
         initial_schema_ids: Schema id of each table of a shard before the first event.
         field_events: Number and schema id of each FIELD event.
         captured_us: When they were read, in µs since 1970.
+        json_columns: Number of columns, and indexes of those of type JSON, by schema id; without others.
     """
 
     data: bytes
@@ -86,6 +87,7 @@ class StreamSlice:
     initial_schema_ids: Mapping[ShardTable, str]
     field_events: tuple[tuple[int, str], ...]
     captured_us: int
+    json_columns: Mapping[str, tuple[int, Sequence[int]]]
 
 
 def transactions_of_changes(events: Events, transactions: Transactions) -> Ints:

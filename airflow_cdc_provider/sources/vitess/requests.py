@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.prefetch import BufferLimit
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, has_keyspace
@@ -23,6 +24,8 @@ _INTERNAL: Final = re.compile(
     r"_vt.*|_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}_\d{14}_(gho|ghc|del|new|vrepl)|_.*_old"
 )
 """Internal tables of Vitess and of online DDL, as defined by Vitess's package ``schema``."""
+_NO_TABLE: Final = "_vt_no_table"
+"""A table that can't exist: as a filter it excludes all row events."""
 
 
 def quoted(name: str) -> str:
@@ -149,6 +152,41 @@ def list_keyless(client: VtgateClient, options: VitessOptions, selects: Callable
     return [f"{keyspace}.{table}" for table in found]
 
 
+def home_shards(client: VtgateClient, options: VitessOptions, tables: Iterable[str]) -> dict[str, str]:
+    """Return the shard from which each reference table is read, as all shards of its keyspace have its rows.
+
+    Args:
+        client: The client.
+        options: The source's options.
+        tables: Names to look up, ``keyspace.table``.
+
+    Returns:
+        ``keyspace/shard`` by table: the first shard. Other tables are missing.
+    """
+    shards = serving_shards(client, options)
+    found = {}
+    for table in tables:
+        keyspace, _, name = table.partition(".")
+        own = [shard for shard in shards if shard.partition("/")[0] == keyspace]
+        if (
+            len(own) > 1
+            and _plan_variant(client, options, f"{quoted(keyspace)}.{quoted(name)}") == "Reference"
+        ):
+            found[table] = min(own)
+    return found
+
+
+def _plan_variant(client: VtgateClient, options: VitessOptions, table: str) -> str:
+    """Return how VTGate routes a SELECT of a table; empty if its VSchema doesn't have the table."""
+    seconds = options.advanced.call_timeout_seconds
+    try:
+        rows = client.execute(f"VEXPLAIN PLAN SELECT 1 FROM {table}", timeout_seconds=seconds).texts()
+    except CdcError:
+        client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds)  # fails if VTGate is the cause
+        return ""
+    return str(json.loads(rows[0][0]).get("Variant", "")) if rows else ""
+
+
 def tables_to_stream(
     client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
 ) -> list[str] | None:
@@ -164,7 +202,7 @@ def tables_to_stream(
         selected = [table for table in found if selects(f"{one.keyspace}.{table}")]
         all_selected &= selected == found
         names.update(selected)
-    return None if all_selected else sorted(names)
+    return None if all_selected else sorted(names) or [_NO_TABLE]
 
 
 def _base_tables(client: VtgateClient, options: VitessOptions) -> list[str]:
@@ -187,8 +225,7 @@ def current_position(
     for full_name in shards:
         keyspace, _, shard = full_name.partition("/")
         vgtid.shard_gtids.add(keyspace=keyspace, shard=shard, gtid=CURRENT)
-    # A table that can't exist filters out all row events.
-    request = stream_request(vgtid, filter_of(("_vt_no_table",)), options, tablet_type)
+    request = stream_request(vgtid, filter_of((_NO_TABLE,)), options, tablet_type)
     responses = prefetch(client.vstream(request.SerializeToString()), buffer_limit(options))
     known: dict[str, Any] = {}
     seconds = options.advanced.call_timeout_seconds
@@ -229,7 +266,7 @@ def oldest_after(
     Returns:
         Seconds since 1970 by the server's clock; None if no transaction with a time arrived.
     """
-    request = stream_request(position.to_vgtid(), filter_of(("_vt_no_table",)), options)
+    request = stream_request(position.to_vgtid(), filter_of((_NO_TABLE,)), options)
     responses = prefetch(client.vstream(request.SerializeToString()), buffer_limit(options))
     until = time.monotonic() + seconds
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
@@ -23,18 +23,20 @@ from airflow_cdc_provider.sources.vitess.ddl import (
     Action,
     Added,
     Dropped,
+    Modified,
     Renamed,
     TableStatement,
     Unknown,
     read_statement,
 )
+from airflow_cdc_provider.sources.vitess.defaults import is_known
 from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
-from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, REREAD
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LEAD_US: Final = 2_000_000
 _INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
-_FLOATS: Final = ("float", "double")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class _FieldsRecord(_SchemaRecord):
 
     digest: bytes
     shape: TableShape
+    lead_us: int
+    """A snapshot that recorded it has the effects of statements that weren't captured."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class TableHistory:
         shapes: Schemas of the versions.
         steps: For each pair of consecutive versions, the origin of each column of the later one.
         due: The last event that requires a snapshot; None for none.
+        reread_us: When the last change was read whose values the stream doesn't contain, in µs since 1970.
     """
 
     table: str
@@ -118,6 +123,7 @@ class TableHistory:
     shapes: tuple[TableShape, ...] = ()
     steps: tuple[tuple[Origin, ...], ...] = ()
     due: SnapshotDue | None = field(default=None, compare=False)
+    reread_us: int = 0
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableHistory:
@@ -159,7 +165,7 @@ class TableHistory:
             step, open_questions = _step(earlier.shape, later.shape, between)
             steps.append(step)
             # A snapshot that started after the statement includes its effects, whenever its fields were seen.
-            moment_us = between[-1].moment_us if between else later.moment_us
+            moment_us = between[-1].moment_us if between else later.moment_us - later.lead_us
             dues += [SnapshotDue(moment_us, question) for question in open_questions]
         chain = list(shapes.values())
         after = _statements_after(chain, statements)
@@ -178,6 +184,7 @@ class TableHistory:
             tuple(one.shape for one in chain),
             tuple(steps),
             max(reversed(dues), key=lambda due: due.moment_us, default=None),
+            max((_micros(one["captured_at"]) for one in records if _is_reread(one, table)), default=0),
         )
 
     @property
@@ -260,8 +267,7 @@ def _ancestors(child: str, parents: Mapping[str, set[str]]) -> set[str]:
 def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRecord | None:
     """Parse a record; None if it doesn't affect the table."""
     keyspace, _, name = table.partition(".")
-    moment = record["committed_at"] or record["captured_at"]
-    moment_us = (moment - _EPOCH) // timedelta(microseconds=1)
+    moment_us = _micros(record["committed_at"] or record["captured_at"])
     at = (moment_us, record["origin"], bytes(record["position"]))
     if record["schema_id"] == DDL:
         if record["origin"].partition("/")[0] != keyspace:
@@ -269,9 +275,19 @@ def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRe
         text = bytes(record["payload"]).decode(errors="replace")
         found = [one for one in read_statement(text) if one.table == name]
         return _StatementRecord(*at, found[0]) if found else None
-    if record["source_table"] != table or record["schema_id"] == LINEAGE:
+    if record["source_table"] != table or record["schema_id"] in (LINEAGE, REREAD):
         return None
-    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), TableShape.parse(bytes(record["payload"])))
+    shape = TableShape.parse(bytes(record["payload"]))
+    lead_us = 0 if record["committed_at"] else _LEAD_US
+    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), shape, lead_us)
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _is_reread(record: Mapping[str, Any], table: str) -> bool:
+    return (record["schema_id"], record["source_table"]) == (REREAD, table)
 
 
 @dataclass
@@ -385,7 +401,7 @@ def _step(
             if not _widens(earlier.columns[number], column):
                 old = earlier.columns[number].column_type
                 questions.append(f"column {column.name} changed from {old} to {column.column_type}")
-        elif found is not None and found.constant:
+        elif found is not None and _is_known(found, column):
             origins.append(FromDefault(found.default))
         else:
             origins.append(FromDefault(None))
@@ -394,6 +410,13 @@ def _step(
     if key != [(names.get(column.name), column.scale) for column in (later.columns[n] for n in later.key)]:
         questions.append("the key changed")
     return tuple(origins), questions
+
+
+def _is_known(added: Added, column: Column) -> bool:
+    """Return whether the values of an added column in existing rows are known."""
+    if not added.constant or added.default is None:
+        return added.constant and column.nullable
+    return is_known(added.default, column, quoted=added.quoted)
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
@@ -409,6 +432,9 @@ def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict
     for action in statement.actions:
         if isinstance(action, Added):
             now.setdefault(action.name, action)
+        elif isinstance(action, Modified) and isinstance(added := now.get(action.name), Added):
+            # The default was converted to a type that no fields show.
+            now[action.name] = replace(added, constant=added.default is None)
     return now
 
 
@@ -428,7 +454,7 @@ def _widens(old: Column, new: Column) -> bool:
             whole = (new.precision - new.scale) - (old.precision - old.scale)
             return new.scale >= old.scale and whole >= 0 and (old.unsigned or not new.unsigned)
         case "float":
-            return _FLOATS.index(b.name) >= _FLOATS.index(a.name) and a.sizes == b.sizes
+            return False  # a FLOAT is printed with fewer digits than it has as a DOUBLE
         case "text":
             return (
                 True  # MySQL rejects narrowing in strict mode; the text is the same in another character set

@@ -12,6 +12,10 @@ LINEAGE: Final = "lineage"
 """``schema_id`` of a record of kind ``schema`` that contains the ancestors of shards created by a reshard:
 JSON, ``{shard: [ancestor, ...]}``."""
 
+REREAD: Final = "reread"
+"""``schema_id`` of a record of kind ``schema`` that requires a snapshot, because values of a change arrived
+broken. The payload is the reason."""
+
 _ENUM: Final = 2074
 _SET: Final = 2075
 

@@ -79,13 +79,16 @@ class SnapshotRange:
     where: str
 
 
-def plan_snapshot(position: Position, table: str, where: str | None) -> SnapshotPlan:
+def plan_snapshot(
+    position: Position, table: str, where: str | None, *, is_reference: bool = False
+) -> SnapshotPlan:
     """Plan a range for each shard of a table.
 
     Args:
         position: Position of the main stream; changes captured before it belong to an earlier generation.
         table: ``keyspace.table``.
         where: Filter in the syntax of VTGate's stream: comparisons of columns with constants.
+        is_reference: Whether all shards have the same rows, so that the first one is read.
 
     Returns:
         The ranges, and a fence per shard, including the ancestors of resharded shards.
@@ -112,7 +115,7 @@ def plan_snapshot(position: Position, table: str, where: str | None) -> Snapshot
         table=table,
         ranges=tuple(
             SnapshotRange(table, planned_us, s.partition("/")[2], known.gtid, known.epoch, where or "")
-            for s, known in own.items()
+            for s, known in (islice(own.items(), 1) if is_reference else own.items())
         ),
         position=fences[first],
         origin=first,
@@ -344,7 +347,7 @@ class _Copy:
             origin=self._origin,
             position=position,
             committed_us=0,
-            captured_us=time.time_ns() // 1000,
+            captured_us=self._range.planned_us,
         )
         yield pa.RecordBatch.from_pylist([record], schema=CHANGE_SCHEMA)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.check import check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
+from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
@@ -29,12 +30,14 @@ from airflow_cdc_provider.sources.vitess.requests import (
     current_position,
     each_keyspace,
     filter_of,
+    home_shards,
     list_keyless,
     list_tables,
     serving_shards,
     tables_to_stream,
 )
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of, records_of
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
 from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
@@ -77,10 +80,13 @@ class VitessSource(Source):
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
         self._keyless: frozenset[str] | None = None
+        self._homes: dict[str, str] = {}
         self._offset: Position | None = None
         self._verified: Position | None = None
+        self._unreadable: frozenset[str] = frozenset()
         self._stopping: Callable[[], bool] = lambda: False
         self._connected_before = False
+        self._created_us = time.time_ns() // 1000
 
     def cancel_when(self, stopping: Callable[[], bool]) -> None:
         """Set the callable that returns whether a clean stop was requested; a stop ends pauses."""
@@ -112,12 +118,15 @@ class VitessSource(Source):
         return ChangeStream(
             lambda: client,
             options,
-            lambda: filter_of(tables_to_stream(client, options, self._selects)),
+            lambda: filter_of(tables_to_stream(client, options, self._is_readable)),
             self._selects,
             self._is_recorded,
             lambda seconds: _pause(seconds, stopping),
             stopping,
         )
+
+    def _is_readable(self, table: str) -> bool:
+        return self._selects(table) and table.partition(".")[2] not in self._unreadable
 
     def _with_retries(self, request: Callable[[], Answer]) -> Answer:
         """Call VTGate, and retry after connection losses. The first contact of a run isn't retried.
@@ -177,10 +186,19 @@ class VitessSource(Source):
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
-        due = self._history(table).due
+        history = self._history(table)
         # A statement's time is in whole seconds: a snapshot that started in the same second may have missed
         # it.
-        return due.moment_us + _SECOND_US - 1 if due is not None else 0
+        return max(history.due.moment_us + _SECOND_US - 1 if history.due else 0, history.reread_us)
+
+    def schema_findings(self) -> list[str]:
+        """Return a message for each table with values that the job's streams didn't contain."""
+        return [
+            f"{table}: VTGate's stream sent JSON values that aren't JSON, as it does for BIT or BLOB "
+            "members; these are in _rest until a snapshot has read the table"
+            for table in sorted({one["source_table"] for one in self._records if one["schema_id"] == REREAD})
+            if self._history(table).reread_us >= self._created_us
+        ]
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> VitessCodec:
         """Return the codec of a table for all recorded versions of its fields."""
@@ -279,7 +297,8 @@ class VitessSource(Source):
 
         Raises:
             PositionLost: The binlogs after ``start`` were purged, one of its shards no longer exists, or a
-                shard lacks transactions of it, so that its stream would stall silently.
+                shard lacks transactions of it, so that its stream would stall silently. Or tablets can't read
+                the changes of a table: the next plans, up to the head, don't contain it.
             TransientError: The server can't be reached.
         """
         if start is None:
@@ -297,9 +316,34 @@ class VitessSource(Source):
             position = Position(resolved)
         if self._verified != position:
             self._require_known(position, target)
-        plan = self._with_charsets(self._stream.plan(position, target, limit))
+        try:
+            plan = self._with_charsets(self._stream.plan(position, target, limit))
+        except StaleTabletSchema as error:
+            if not error.table or error.table in self._unreadable:
+                raise
+            self._unreadable |= {error.table}
+            if lost := self._loss_of(error):
+                raise lost from error
+            return self.plan(start, head, limit)  # the table was dropped since
         self._offset = self._verified = Position.from_offset(plan.end)
+        if plan.at_head and self._unreadable:
+            self._stream.close()
+            self._unreadable = frozenset()
         return plan
+
+    def _loss_of(self, error: StaleTabletSchema) -> PositionLost | None:
+        """Return the loss of the changes of a table; None if the table doesn't exist any more."""
+        tables = [table for table in self.tables() if table.partition(".")[2] == error.table]
+        if not tables:
+            return None
+        lost = PositionLost(
+            f"changes of {', '.join(tables)} can't be read: {error.message}",
+            found=error.found,
+            remedy="set snapshot.on_lost_position to what a run shall do; or run once with the table in "
+            "exclude_tables, then without, and take a snapshot of it",
+        )
+        lost.tables = tables
+        return lost
 
     def _with_charsets(self, plan: Plan) -> Plan:
         options = self._options
@@ -323,13 +367,21 @@ class VitessSource(Source):
             options.stream.empty_transactions,
             options.advanced.strict,
             options.advanced.log_quarantined_events,
+            self._homes_of(self.tables()),
         )
+
+    def _homes_of(self, tables: Sequence[str]) -> dict[str, str]:
+        """Return the shard from which each reference table is read (:func:`.requests.home_shards`)."""
+        if new := [table for table in tables if table not in self._homes]:
+            found = self._with_retries(lambda: home_shards(self._client, self._options, new))
+            self._homes |= dict.fromkeys(new, "") | found
+        return {table: home for table in tables if (home := self._homes[table])}
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Plan a range per shard; ``where`` has the syntax of VTGate's stream: comparisons with constants."""
         if self._offset is None:
             self._offset = self._head()
-        return plan_snapshot(self._offset, table, where)
+        return plan_snapshot(self._offset, table, where, is_reference=bool(self._homes_of([table])))
 
     def plan_batch(self, table: str, where: str | None, resume_at: str) -> SnapshotPlan:
         """Plan the next full read of a table without a key."""
@@ -337,7 +389,7 @@ class VitessSource(Source):
         known = self._offset.shards if self._offset is not None else {}
         # At the head, to also remove rows that an earlier read copied after the stored offset.
         shards = {s: known[s].moved(p.gtid) if s in known else p for s, p in now.shards.items()}
-        return plan_snapshot(Position(shards), table, where)
+        return plan_snapshot(Position(shards), table, where, is_reference=bool(self._homes_of([table])))
 
     def snapshot_reader(self) -> RangeReader:
         """Return the reader of ranges."""

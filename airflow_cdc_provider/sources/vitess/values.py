@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, fixed_column, join, span_column
+from airflow_cdc_provider.formats.json_text import ABSENT, scan_texts
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints, walker
 from airflow_cdc_provider.formats.number_texts import (
     decimal_texts,
@@ -53,7 +54,11 @@ def to_lake_type(
     """
     family = family_of(column)
     if kind == pa.string():
-        return texts(column, data, starts, ends)
+        plain, misfits = texts(column, data, starts, ends)
+        if family == "json":
+            misfits |= broken_json(data, starts, ends)
+            plain = pc.if_else(pa.array(misfits), None, plain)
+        return plain, misfits
     if kind == pa.binary():
         return span_column(kind, data, starts, ends), _no_misfits(starts)
     if kind == pa.bool_():
@@ -99,6 +104,12 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
     raw = span_column(pa.binary(), data, starts, ends)
     converted = decode_column(raw, column.charset if family == "text" else "utf8mb4")
     return converted, _missing(converted, starts)
+
+
+def broken_json(data: Bytes, starts: Ints, ends: Ints) -> Flags:
+    """Return which values, except NULL, aren't JSON: VTGate's stream loses what precedes a BLOB or BIT."""
+    broken: Flags = (starts >= 0) & (scan_texts(data, starts, ends)[2] == ABSENT)
+    return broken
 
 
 def texts_or_hex(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Array:

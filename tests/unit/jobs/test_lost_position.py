@@ -129,6 +129,51 @@ def test_a_place_that_is_gone_is_a_choice(
         assert due_of(asked, progress(asked)) == due
 
 
+def lost_table(table: str) -> PositionLost:
+    lost = PositionLost(f"changes of {table} can't be read")
+    lost.tables = (table,)
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("choice", "raised", "due"),
+    [
+        ("auto", SnapshotsDue, ["s.a", "s.b"]),
+        ("fail_once", SnapshotsDue, ["s.a", "s.b"]),
+        ("snapshot", None, ["s.a", "s.b"]),
+        ("continue", None, []),
+        ("fail", PositionLost, []),
+    ],
+)
+def test_tables_that_cannot_be_read_are_due_alone_and_the_others_are_captured(
+    monkeypatch: pytest.MonkeyPatch, choice: str, raised: type[CdcError] | None, due: list[str]
+) -> None:
+    asked = run_with(FakeSource(*TABLES, "s.c"), on_lost_position=choice)
+    changes_of(asked).offset = Progress(
+        {"at": 1}, dict.fromkeys([*TABLES, "s.c"], SnapshotProgress(True, started_us=1))
+    ).to_offset()
+    left = [lost_table("s.a"), lost_table("s.b")]
+    captured: list[Any] = []
+
+    def once(*_: Any) -> CaptureCounts:
+        if left:
+            raise left.pop(0)
+        captured.append(progress(asked).source)
+        return CaptureCounts(batches=1)
+
+    monkeypatch.setattr(capture_stage, "_capture", once)
+    if raised is None:
+        assert capture_stage.capture(asked.job, asked.stores, asked.source, asked.report).batches == 1
+    else:
+        with pytest.raises(PositionLost, match=r"changes of s\.a can't be read") as raised_error:
+            capture_stage.capture(asked.job, asked.stores, asked.source, asked.report)
+        assert type(raised_error.value) is raised
+        assert raised is PositionLost or "s.a, s.b may be lost" in str(raised_error.value)
+
+    assert captured == ([] if choice == "fail" else [{"at": 1}])
+    assert due_of(asked, progress(asked)) == due
+
+
 @pytest.mark.covers("MDB-XA-05")
 def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None:
     asked = run_with(on_lost_position="continue")

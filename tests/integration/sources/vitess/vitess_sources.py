@@ -32,6 +32,14 @@ def captured(source: VitessSource, start: Any, limit: ReadLimit | None = None) -
             return pa.concat_tables(tables), start
 
 
+def captured_with_schema(source: VitessSource, start: Any) -> list[dict[str, Any]]:
+    """Read up to the present head; all records, also those of the plan."""
+    plan = source.plan(start, source.head(), ReadLimit())
+    assert plan.at_head
+    found: list[dict[str, Any]] = read(source.reader(), plan.partitions).to_pylist()
+    return [*map(dict, plan.records), *found]
+
+
 def snapshot(source: VitessSource, table: str) -> pa.Table:
     plan = source.plan_snapshot(f"shop.{table}")
     return read(source.snapshot_reader(), plan.ranges)

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.debezium.json_members import (
-    DEEPEST,
-    elements_of,
-    members_of,
-    read_values,
-)
+from airflow_cdc_provider.formats.json_text import DEEPEST
+from airflow_cdc_provider.sources.debezium.json_members import elements_of, members_of, read_values
 from airflow_cdc_provider.sources.debezium.json_texts import compact, from_base64, strings
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"', "\\", "\n", "\x01", "é", "😀"])

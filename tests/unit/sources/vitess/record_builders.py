@@ -23,7 +23,15 @@ NUMBERS = {
     "text": 6163,
     "json": 2078,
 }
-NUMBERS |= {"enum": 2074, "set": 2075, "datetime": 2064, "date": 2062, "float": 1035, "varbinary": 10262}
+NUMBERS |= {
+    "timestamp": 2061,
+    "enum": 2074,
+    "set": 2075,
+    "datetime": 2064,
+    "date": 2062,
+    "float": 1035,
+    "varbinary": 10262,
+}
 
 Text = str | bytes | None
 

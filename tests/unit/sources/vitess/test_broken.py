@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOp
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
 from tests.unit.sources.vitess.fake_vtgate import Step, Waits, event, fields, response, rows, transaction
 from tests.unit.sources.vitess.stream_capture import (
     ALL,
@@ -171,3 +172,43 @@ def test_strict_looks_into_rows(stack: ExitStack) -> None:
     assert sum(len(batch) for batch in SliceReader(lambda table: True).read([part], ReadMetrics())) == 4
     with pytest.raises(CorruptInput, match=r"row 0 can't be parsed.*a field leaves its message"):
         list(SliceReader(lambda table: True, strict=True).read([part], ReadMetrics()))
+
+
+def json_fields(shard: str) -> Any:
+    found = fields("docs", shard, ("id", "name", "j", "k"))
+    for field in found.field_event.fields[2:]:
+        field.type, field.column_type, field.charset = 2078, "json", 63
+    return found
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_is_due_after_json_that_arrived_broken(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, *, again: bool
+) -> None:
+    whole = [
+        (None, ["1", "{", "{}", '["x"]']),
+        (["1", "{", "{", "{"], ["2", "{", "{}", "null"]),
+        (["9"] * 4, None),
+    ]
+    odd = [(None, ["3", "x", "[]", '"base64:type15:AP8=", 1.0]']), (None, ["4", "x", "", "1"])]
+    script: list[Step] = [
+        response(
+            *transaction("-80", {"-80": 11, "80-": 20}, json_fields("-80"), rows("docs", "-80", *whole))
+        ),
+        response(*transaction("-80", {"-80": 12, "80-": 20}, rows("docs", "-80", *(odd if again else [])))),
+        response(*HIGH1),
+        Waits(),
+    ]
+    capture = Capture(stack, [script], chosen(slice_bytes=1))
+
+    with caplog.at_level(logging.WARNING):
+        records, _ = capture.read(START, HEAD)
+
+    due = [r for r in records.to_pylist() if r["schema_id"] == REREAD]
+    assert [(r["source_table"], r["origin"], r["kind"]) for r in due] == [
+        ("shop.docs", "shop/-80", "schema")
+    ] * again
+    assert all(r["payload"].startswith(b"2 rows") for r in due)
+    history = TableHistory.of("shop.docs", records.to_pylist())
+    assert (history.reread_us > 0, len(history.shapes)) == (again, 1)
+    assert ("that isn't JSON" in caplog.text) == again

@@ -24,7 +24,9 @@ def standing(request: Any) -> list[bytes | Waits]:
     ] + [Waits()]
 
 
-def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tuple[str, str]]:
+def found(
+    status: str, kind: str = "REPLICA", /, *, reference: bool = False, **extra: Any
+) -> dict[str, tuple[str, str]]:
     """Return level and message of the findings, by subject."""
     replication = ("shop", "-80", kind, "z-0", "host", "host:3306", "{}", "0", status)
     answers: dict[str, list[tuple[str, ...]]] = {
@@ -34,6 +36,7 @@ def found(status: str, kind: str = "REPLICA", /, **extra: Any) -> dict[str, tupl
         "VITESS_TABLETS": TABLETS,
         "FULL TABLES": [("item", "BASE TABLE")],
         "schema_version": [("1",)],
+        "VEXPLAIN": [('{"OperatorType": "Route", "Variant": "Reference"}',)] if reference else [],
     }
     with FakeVtgate([standing], answers) as vtgate:
         options = VitessOptions(
@@ -70,6 +73,14 @@ def test_throttled_tablets_are_reported(status: str, reported: str) -> None:
 )
 def test_others_are_not(status: str, kind: str) -> None:
     assert "throttler" not in found(status, kind)
+
+
+def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
+    assert found("", reference=True)["reference tables"] == (
+        "ok",
+        "shop.item: all shards have the same rows, shop/-80 is read",
+    )
+    assert "reference tables" not in found("")
 
 
 def test_the_vtctld_of_the_connection_is_checked() -> None:

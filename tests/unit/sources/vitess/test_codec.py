@@ -20,7 +20,7 @@ from airflow_cdc_provider.lake.reconcile import reconcile_rows
 from airflow_cdc_provider.sources.contract import Codec, Decoded
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of
-from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, schema_id
+from airflow_cdc_provider.sources.vitess.schema_ids import LINEAGE, REREAD, schema_id
 from airflow_cdc_provider.sources.vitess.states import key_prefix, shards_of
 from tests.unit.sources.vitess.record_builders import (
     TABLE,
@@ -34,7 +34,8 @@ from tests.unit.sources.vitess.record_builders import (
     seen,
 )
 
-TWO = fields({"id": "bigint", "v": "varchar(20)"})
+SHAPE = {"id": "bigint", "v": "varchar(20)"}
+TWO = fields(SHAPE)
 
 
 def codec_of(*records: Mapping[str, Any], **more: Any) -> VitessCodec:
@@ -441,6 +442,10 @@ def test_two_columns_may_swap_their_names() -> None:
             {"id": "bigint", "v": "int"},
             "column v changed from varchar(20) to int",
         ),
+        ("alter table t add n int default 1e3", {**SHAPE, "n": "int"}, "column n was added"),
+        ("alter table t add n int default 1, modify n text", {**SHAPE, "n": "text"}, "column n was added"),
+        ("alter table t add n timestamp", {**SHAPE, "n": "timestamp not null"}, "column n was added"),
+        ("alter table t add n double default 0", {**SHAPE, "n": "float(7,4)"}, "column n was added"),
         (
             "alter table t modify id int",
             {"id": "int", "v": "varchar(20)"},
@@ -483,6 +488,43 @@ def test_values_that_a_column_cant_represent_are_in_rest_as_mysqls_text() -> Non
     assert (odd["d"], odd["at"], odd["v"]) == (None, None, None)
     assert json.loads(odd["_rest"]) == {"d": "0000-00-00", "at": "2023-11-00 00:00:00", "v": "0xFF"}
     assert plain["_rest"] is None
+
+
+def test_text_that_is_not_json_is_in_rest() -> None:
+    event = fields({"id": "bigint", "j": "json"})
+    broken: list[str | bytes] = [
+        '"base64:type15:AP8=", 1.0]',
+        "{",
+        "",
+        "[1,]",
+        '["a" 1]',
+        b"\xff",
+        "nul",
+        "01",
+        "[" * 300,
+    ]
+    whole: list[str | bytes] = [
+        "null",
+        '"base64:type15:AP8="',
+        '{"a": [1.5e-7, {}], "b": "\\u00e9\\""}',
+        "[" * 100 + "]" * 100,
+    ]
+    rows = [
+        changed(event, change(None, [str(number), text]), 2, number=number)
+        for number, text in enumerate(broken + whole)
+    ]
+    found = sorted(projected(codec_of(seen(event, 1)), rows), key=lambda row: row["id"])
+    assert [row["j"] for row in found] == [*[None] * len(broken), *whole]
+    texts = ["0xFF" if isinstance(text, bytes) else text for text in broken]
+    assert [json.loads(row["_rest"])["j"] for row in found[: len(broken)]] == texts
+
+
+def test_a_change_whose_values_did_not_arrive_requires_a_snapshot_that_starts_after_it() -> None:
+    again = record(SCHEMA, b"3 rows", REREAD, place(9), "-80")
+    history = TableHistory.of(TABLE, [seen(TWO, 1), again, {**again, "source_table": "shop.other"}])
+    assert len(history.shapes) == 1
+    assert history.reread_us == int(again["captured_at"].timestamp() * 1_000_000)
+    assert TableHistory.of("shop.u", [again]).reread_us == 0
 
 
 def test_columns_with_names_that_mirrors_need_have_others() -> None:

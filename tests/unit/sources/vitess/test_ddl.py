@@ -27,17 +27,23 @@ def actions(text: str, table: str = "t") -> tuple[Action, ...]:
         ("ADD c int NULL DEFAULT NULL COMMENT 'a, b' FIRST", [Added("c")]),
         ("ADD COLUMN c decimal(6,2) DEFAULT 9.99 AFTER `b`", [Added("c", "9.99")]),
         ("ADD c int NOT NULL DEFAULT -1", [Added("c", "-1", nullable=False)]),
-        ("ADD c varchar(9) NOT NULL DEFAULT 'it''s, so'", [Added("c", "it's, so", nullable=False)]),
-        ("ADD c varchar(9) DEFAULT _utf8mb4'x'", [Added("c", "x")]),
+        (
+            "ADD c varchar(9) NOT NULL DEFAULT 'it''s, so'",
+            [Added("c", "it's, so", nullable=False, quoted=True)],
+        ),
+        ("ADD c varchar(9) DEFAULT _utf8mb4'x'", [Added("c", "x", quoted=True)]),
         ("ADD c bool DEFAULT true", [Added("c", "1")]),
-        ("ADD c json DEFAULT ('{}')", [Added("c", "{}")]),
-        ("ADD c datetime(6) DEFAULT '2001-01-01 00:00:00'", [Added("c", "2001-01-01 00:00:00")]),
+        ("ADD c json DEFAULT ('{}')", [Added("c", "{}", quoted=True)]),
+        (
+            "ADD c datetime(6) DEFAULT '2001-01-01 00:00:00'",
+            [Added("c", "2001-01-01 00:00:00", quoted=True)],
+        ),
+        (r"ADD c varchar(9) DEFAULT 'a\\b'", [Added("c", r"a\b", constant=False, quoted=True)]),
+        (r"ADD c varchar(9) DEFAULT 'it\'s'", [Added("c", "it's", quoted=True)]),
+        ("ADD c varchar(9) DEFAULT 'a' 'b'", [Added("c", None, constant=False)]),
+        ("ADD c int DEFAULT 1e3", [Added("c", "1e3")]),
         ("ADD c int NOT NULL", [Added("c", None, constant=False, nullable=False)]),
         ("ADD c datetime DEFAULT CURRENT_TIMESTAMP", [Added("c", None, constant=False)]),
-        (
-            "ADD c timestamp NULL DEFAULT '2001-01-01 00:00:00'",
-            [Added("c", "2001-01-01 00:00:00", constant=False)],
-        ),
         ("ADD c char(36) DEFAULT (uuid())", [Added("c", None, constant=False)]),
         ("ADD c bit(3) DEFAULT b'101'", [Added("c", None, constant=False)]),
         ("ADD c int GENERATED ALWAYS AS (a * 2) STORED", [Added("c", None, constant=False)]),
@@ -96,7 +102,7 @@ def test_a_statement_that_no_parser_knows_still_names_its_table() -> None:
 
 def test_a_version_comment_in_a_text_is_text() -> None:
     assert actions("ALTER TABLE t ADD c varchar(30) DEFAULT '/*!80000 x */'") == (
-        Added("c", "/*!80000 x */"),
+        Added("c", "/*!80000 x */", quoted=True),
     )
 
 

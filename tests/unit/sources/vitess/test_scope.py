@@ -16,10 +16,12 @@ from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VGtid
-from airflow_cdc_provider.sources.vitess.requests import serving_shards, stream_request
+from airflow_cdc_provider.sources.vitess.reader import is_captured
+from airflow_cdc_provider.sources.vitess.requests import home_shards, serving_shards, stream_request
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.tablets import require_binlogs_retained
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
+from airflow_cdc_provider.sources.vitess.wire import ShardTable
 from tests.unit.sources.vitess.fake_vtgate import (
     FakeVtgate,
     Waits,
@@ -304,3 +306,33 @@ def test_a_start_position_may_contain_several_keyspaces() -> None:
     assert isinstance(Connector.from_dict({"name": "s", "source": declared}).source, VitessOptions)
     with pytest.raises(ConfigurationError, match="doesn't name the shards to read"):
         Connector.from_dict({"name": "s", "source": {**declared, "keyspace": "/^lookup"}})
+
+
+def test_reference_tables_are_read_from_the_first_shard_and_others_from_all() -> None:
+    answers: Answers = {
+        **ANSWERS,
+        "`shop`.`ref`": [('{"Variant": "Reference"}',)],
+        "`shop`.`item`": [('{"Variant": "Scatter"}',)],
+        "`lookup`.`ref`": [('{"Variant": "Reference"}',)],
+    }
+    tables = ["shop.ref", "shop.item", "shop.unknown", "lookup.ref"]
+    options = VitessOptions(keyspace="/shop|lookup")
+    with FakeVtgate([], answers) as server, VtgateClient(ConnectionValues.read(server.connection)) as client:
+        assert home_shards(client, options, tables) == {"shop.ref": "shop/-80"}
+        assert home_shards(client, replace(options, keyspace="shop", shards=("80-",)), tables) == {}
+        assert not any("lookup" in sql for sql in server.statements if "VEXPLAIN" in sql)
+
+
+@pytest.mark.parametrize(
+    ("home", "shards"),
+    [
+        ("shop/-80", ["-80", "-40", "-"]),
+        ("shop/40-80", ["40-80"]),
+        ("", ["-80", "-40", "-", "40-80", "80-", "0"]),
+    ],
+)
+def test_a_home_shard_stays_the_first_one_after_a_reshard(home: str, shards: list[str]) -> None:
+    names = ("-80", "-40", "-", "40-80", "80-", "0")
+    tables = [ShardTable("shop", shard, "ref") for shard in names]
+    found = [t.shard for t in tables if is_captured(t, lambda _: True, {"shop.ref": home})]
+    assert found == shards

@@ -206,6 +206,13 @@ def test_a_plan_has_a_range_and_a_fence_for_each_shard() -> None:
         plan_snapshot(STORED, "lookup.plain", None)
 
 
+def test_a_reference_table_is_read_from_one_shard_and_fenced_in_all() -> None:
+    plan = plan_snapshot(STORED, "shop.item", None, is_reference=True)
+
+    assert [part.shard for part in plan.ranges] == ["-80"]
+    assert {plan.origin, *plan.other_positions} == {"shop/-80", "shop/80-"}
+
+
 def test_a_plan_fences_shards_that_were_resharded_too() -> None:
     parents = ("shop/-80", "shop/0")
     children = {

@@ -1,0 +1,185 @@
+"""Vitess: tables whose changes VTGate's stream can't send, sends broken, or sends once per shard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_cdc_provider.exceptions import PositionLost
+from server_kit import VitessServer
+from tests.integration.jobs.conftest import RunStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+class Tables:
+    """Tables of keyspace ``shop``, each with column ``id`` as its key, and their mirrors."""
+
+    def __init__(self, server: VitessServer, spark: SparkSession, run_stage: RunStage) -> None:
+        self.server, self._spark, self._run_stage = server, spark, run_stage
+        self.names: list[str] = []
+
+    def define(self, name: str, columns: str) -> None:
+        shard_by = {} if name == "reference1" else {name: "id"}
+        statement = f"create table {name} (id bigint primary key, {columns})"
+        self.server.define("shop", statement, shard_by=shard_by)
+        self.names.append(name)
+
+    def write(self, *statements: str, shard: str = "") -> None:
+        with self.server.connect(f"shop:{shard}" if shard else "shop").cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def run(self, stage: str = "sync", **snapshot: Any) -> Any:
+        name = f"odd_{self.names[0]}"
+        declared = {
+            "name": name,
+            "source": {
+                "type": "vitess",
+                "keyspace": "shop",
+                "advanced": {"connect_attempts": 0},
+            },
+            "tables": [rf"shop\.{table}" for table in self.names],
+            "snapshot": snapshot,
+            "lake": {"catalog": "lake", "namespace": name},
+        }
+        return self._run_stage(stage, declared, self.server.connection)
+
+    def mirror(self, name: str) -> list[tuple[Any, ...]]:
+        rows = self._spark.table(f"lake.odd_{self.names[0]}.shop_{name}").drop("_cdc").collect()
+        return sorted((tuple(row) for row in rows), key=lambda row: row[0])
+
+    def selected(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the table's rows, with nothing in ``_rest``."""
+        with self.server.connect("shop").cursor() as cursor:
+            cursor.execute(f"select * from {name} order by id")
+            return [(*row, None) for row in cursor.fetchall()]
+
+
+@pytest.fixture
+def tables(vitess_server: VitessServer, spark: SparkSession, run_stage: RunStage) -> Iterator[Tables]:
+    found = Tables(vitess_server, spark, run_stage)
+    yield found
+    for name in found.names:
+        found.write(f"drop table if exists {name}")
+
+
+def read_rows(outcome: Any) -> dict[str, int]:
+    return {table.table: table.snapshot_rows for table in outcome.tables if table.snapshot_rows}
+
+
+LAGGING = {
+    "lag_enum": ("e enum('a','b') not null", "alter table lag_enum drop column e"),
+    "lag_set": ("e set('a','b'), n int", "alter table lag_set drop column e"),
+    "lag_name": ("e enum('a','b')", "alter table lag_name rename column e to f"),
+    "lag_less": ("e enum('a','b') default 'a'", "alter table lag_less modify e enum('x','a')"),
+    "lag_gone": ("e enum('a','b')", "drop table lag_gone"),
+}
+
+
+def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read_again(
+    tables: Tables,
+) -> None:
+    tables.define("lag_plain", "n int")
+    for name, (columns, _) in LAGGING.items():
+        tables.define(name, columns)
+        tables.write(f"insert into {name} (id, e) values (1, 'a'), (2, 'b')")
+    tables.run()
+    for name, (_, statement) in LAGGING.items():
+        tables.write(
+            f"insert into {name} (id, e) values (3, 'b')",
+            f"update {name} set e = 'a' where id = 2",
+            f"delete from {name} where id = 3",
+        )
+        tables.server.define("shop", statement)
+    tables.write("insert into lag_plain (id, n) values (7, 7)")
+
+    with pytest.raises(PositionLost, match=r"shop\.lag_enum") as failed:
+        tables.run()
+
+    named = str(failed.value)
+    assert "ENUM" in named
+    assert "the next sync or stream takes new snapshots" in named
+    outcome = tables.run()
+    assert outcome.ok
+    assert not any("incomplete" in text for text in outcome.findings)
+    lost = {f"shop.{name}" for name in LAGGING if f"shop.{name}" in named}
+    assert set(read_rows(outcome)) >= lost > {"shop.lag_enum"}
+    assert "shop.lag_plain" not in read_rows(outcome)
+    for name in [*LAGGING, "lag_plain"]:
+        if name != "lag_gone":
+            assert tables.mirror(name) == tables.selected(name), name
+    tables.write("insert into lag_enum (id) values (9)")
+    assert read_rows(tables.run()) == {}
+    assert tables.mirror("lag_enum") == tables.selected("lag_enum")
+
+
+def test_with_that_choice_the_same_sync_reads_the_table_again(tables: Tables) -> None:
+    tables.define("lag_once", "e enum('a','b')")
+    tables.define("lag_other", "n int")
+    tables.run(on_lost_position="snapshot")
+    tables.write("insert into lag_once (id, e) values (3, 'b')")
+    tables.server.define("shop", "alter table lag_once drop column e")
+    tables.write("insert into lag_other (id, n) values (7, 7)")
+
+    outcome = tables.run(on_lost_position="snapshot")
+
+    assert outcome.ok
+    assert read_rows(outcome) == {"shop.lag_once": 1}
+    for name in tables.names:
+        assert tables.mirror(name) == tables.selected(name) != []
+
+
+def test_json_values_that_the_stream_breaks_are_read_by_a_snapshot(tables: Tables) -> None:
+    tables.define("docs1", "j json")
+    tables.write("insert into docs1 (id, j) values (1, '[1]')")
+    tables.run()
+    tables.write(
+        "insert into docs1 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5)), (3, '{}')",
+        "update docs1 set j = json_object('k', cast(b'101' as json), 'z', 1) where id = 1",
+    )
+
+    outcome = tables.run()
+
+    assert read_rows(outcome) == {"shop.docs1": 3}
+    assert any("shop.docs1" in text and "aren't JSON" in text for text in outcome.findings)
+    assert tables.mirror("docs1") == tables.selected("docs1")
+    assert read_rows(tables.run()) == {}
+    assert tables.run("verify").ok
+
+
+def test_without_snapshots_json_values_that_the_stream_breaks_are_in_rest(tables: Tables) -> None:
+    tables.define("docs2", "j json")
+    tables.run(mode="never")
+    tables.write("insert into docs2 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5))")
+
+    outcome = tables.run(mode="never")
+
+    assert any("shop.docs2" in text for text in outcome.findings)
+    ((_, value, rest),) = tables.mirror("docs2")
+    assert value is None
+    assert json.loads(rest)["j"].endswith(", 1.5]")
+
+
+def test_a_reference_table_arrives_once(tables: Tables) -> None:
+    tables.define("reference1", "n int")
+    for shard in ("-80", "80-"):
+        tables.write("insert into reference1 (id, n) values (1, 1), (2, 2)", shard=shard)
+    first = tables.run()
+    for shard in ("-80", "80-"):
+        tables.write(
+            "insert into reference1 (id, n) values (3, 3)", "delete from reference1 where id = 1", shard=shard
+        )
+
+    later = tables.run()
+
+    assert read_rows(first) == {"shop.reference1": 2}
+    assert later.changes == 4, "two rows and their transactions"
+    assert tables.mirror("reference1") == tables.selected("reference1") != []
+    assert tables.run("verify").ok

@@ -1,0 +1,78 @@
+"""Streamed JSON values: each is what MySQL shows, or in ``_rest`` of a table that is due for a snapshot."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import closing
+
+import pytest
+
+from airflow_cdc_provider.changes.record import CHANGE
+from airflow_cdc_provider.sources.vitess.codec import VitessCodec
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
+from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
+from server_kit import VitessServer
+from tests.integration.sources.vitess.projected import projected_rows
+from tests.integration.sources.vitess.vitess_sources import captured_with_schema, source_of
+
+pytestmark = pytest.mark.integration
+
+PLAIN = (
+    *(
+        "1",
+        "-7",
+        "1.5",
+        "0.1e0",
+        "18446744073709551615",
+        "true",
+        "false",
+        "null",
+        "'text'",
+        "'ü \"q\" \\\\ \n'",
+        "''",
+    ),
+    *("cast(1.250 as decimal(5,3))", "cast('[]' as json)", "cast('{}' as json)", "cast('null' as json)"),
+    *("date'2024-01-05'", "time'10:20:30.5'", "timestamp'2024-01-05 10:20:30'"),
+)
+BINARY = ("cast(x'00ff80' as binary)", "cast(x'' as binary)", "b'101'")
+
+
+def expression(chance: random.Random, depth: int = 0) -> str:
+    """Return an expression of a random JSON value; some have binary members."""
+    kind = chance.random()
+    if depth and (kind < 0.5 or depth > 3):
+        return chance.choice(BINARY if chance.random() < 0.08 else PLAIN)
+    members = [expression(chance, depth + 1) for _ in range(chance.randrange(4))]
+    if kind < 0.7:
+        return f"json_array({', '.join(members)})"
+    named = [f"'k{number}', {member}" for number, member in enumerate(members)]
+    return f"json_object({', '.join(named)})"
+
+
+def test_random_json_is_what_mysql_shows_or_the_table_is_due(vitess_server: VitessServer) -> None:
+    chance = random.Random(5)
+    vitess_server.define(
+        "shop", "create table json1 (id bigint primary key, j json)", shard_by={"json1": "id"}
+    )
+    expressions = [*(f"cast({one} as json)" for one in BINARY), *(expression(chance) for _ in range(150))]
+    with closing(source_of(vitess_server, "json1")) as source:
+        start = source.start()
+        with vitess_server.connect("shop:-80").cursor() as cursor:
+            for number, one in enumerate(expressions):
+                cursor.execute(f"insert into json1 (id, j) values ({number}, {one})")
+            cursor.execute("select id, cast(j as char) from json1")
+            shown = dict(cursor.fetchall())
+            cursor.execute("drop table json1")
+        records = captured_with_schema(source, start)
+
+    history = TableHistory.of("shop.json1", records)
+    rows = projected_rows(VitessCodec("shop.json1", history), [r for r in records if r["kind"] == CHANGE])
+    differing = [row["id"] for row in rows if row["j"] != shown[row["id"]]]
+    assert len(rows) == len(expressions)
+    assert all(row["j"] is None and "j" in json.loads(row["_rest"]) for row in rows if row["id"] in differing)
+    assert 0 < len(differing) < len(rows) / 2
+    assert history.reread_us > 0
+    again = [r for r in records if r["schema_id"] == REREAD]
+    assert {r["source_table"] for r in again} == {"shop.json1"}
+    assert f"{len(differing)} rows".encode() in again[0]["payload"]
