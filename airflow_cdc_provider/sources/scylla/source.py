@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -157,13 +158,13 @@ class ScyllaSource(Source):
         """Return how far the table that is furthest behind lags the clock."""
         self._cluster.observe()
         positions = read_offset(offset or {})
-        now_us = self._cluster.now_us
-        behind = {
-            table: (now_us - positions.get(table, self._start_position(table)).read_to_us) / SECOND_US
+        details = {
+            table: (positions.get(table) or self._start_position(table)).lag(
+                partial(self._timeline, table), self._cluster.now_us
+            )
             for table in self._read_tables()
         }
-        details = {table: {"seconds": round(seconds, 3)} for table, seconds in behind.items()}
-        return Lag(max(behind.values(), default=0.0), None, details)
+        return Lag(max((behind["seconds"] for behind in details.values()), default=0.0), None, details)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""
