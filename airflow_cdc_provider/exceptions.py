@@ -8,7 +8,8 @@ turned the exception into text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
@@ -62,6 +63,22 @@ def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
     if len(errors) == 1:
         return errors[0]
     return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
+
+
+@contextmanager
+def from_extra(extra: str) -> Iterator[None]:
+    """Import libraries that an extra of this package installs.
+
+    Raises:
+        ConfigurationError: One is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error.name or 'a library'} is not installed",
+            remedy=f"pip install 'airflow-cdc-provider[{extra}]', also for Spark's driver and executors",
+        ) from error
 
 
 class TransientError(CdcError):

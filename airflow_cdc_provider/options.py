@@ -13,12 +13,26 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.secrets import environment_variable, is_reference
 
 T = TypeVar("T")
+
+_LONGEST_SECONDS: Final = 100 * 366 * 86_400
+"""100 years: in microseconds, and around now, it has less than 64 bits."""
+
+
+NATIVE: Final = (
+    "in a DAG with render_template_as_native_obj=True a rendered text that looks like a Python literal "
+    "becomes its value: set it to False"
+)
+"""Explains where a value may come from that is no text."""
+
+
+class RenderedNumber(int):
+    """A number that the text of a template became; where a string is declared it is that text."""
 
 
 def option(
@@ -263,12 +277,17 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 def _scalar(hint: Any, value: object, path: str) -> object:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is str and isinstance(value, RenderedNumber):
+        return str(value)
     if hint is int and isinstance(value, bool):
         pass
     elif isinstance(value, hint):
         return value
     raise ConfigurationError(
-        f"invalid value for option {path}", expected=_NAMES.get(hint, hint.__name__), found=_show(value)
+        f"invalid value for option {path}",
+        expected=_NAMES.get(hint, hint.__name__),
+        found=_show(value),
+        remedy=f"Quote it in YAML; {NATIVE}" if hint is str else "",
     )
 
 
@@ -281,10 +300,14 @@ def _check(spec: dataclasses.Field[Any], value: object, path: str) -> None:
             found=_show(value),
             remedy=_suggest(str(value), {str(c): None for c in choices}),
         )
-    if minimum is not None and isinstance(value, (int, float)) and value < minimum:
-        raise ConfigurationError(
-            f"invalid value for option {path}", expected=f"at least {minimum}", found=_show(value)
-        )
+    if isinstance(value, (int, float)):
+        most = _LONGEST_SECONDS if path.endswith("_seconds") else None
+        limits = [f"at least {minimum}"] if minimum is not None and not value >= minimum else []
+        limits += [f"at most {most}"] if most is not None and not value <= most else []
+        if limits:
+            raise ConfigurationError(
+                f"invalid value for option {path}", expected=" and ".join(limits), found=_show(value)
+            )
     if check is not None and (expected := check(value)):
         shown = "" if spec.metadata.get("secret") else _show(value)
         raise ConfigurationError(f"invalid value for option {path}", expected=expected, found=shown)

@@ -80,7 +80,10 @@ def read_private(path: str, what: str) -> str:
     file = Path(path)
     if not file.is_file():
         raise ConfigurationError(
-            f"{what} is missing", expected=f"file {file}", remedy="the driver must have access to that path"
+            f"{what} is missing",
+            expected=f"file {file}",
+            remedy="the driver must have access to that path, and the task that starts it must not end "
+            "before: if it was killed, run it again",
         )
     try:
         with file.open() as opened:

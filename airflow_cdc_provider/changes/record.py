@@ -31,6 +31,8 @@ DATA_KINDS: Final = (CHANGE, SNAPSHOT)
 FENCE_KINDS: Final = (TRUNCATE, DROP, SNAPSHOT_END)
 """Kinds that can raise a table's generation: see :mod:`airflow_cdc_provider.changes.fence`."""
 
+LAST_MOMENT_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999, after which Python has no times."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 CHANGE_SCHEMA: Final = pa.schema(

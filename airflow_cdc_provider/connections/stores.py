@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
 from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item, is_partial, partial_name, require_equal
 
@@ -116,12 +116,8 @@ class SftpStore:
         return sftp
 
     def _connect(self) -> SFTPClient:
-        try:
+        with from_extra("sftp"):
             from airflow.providers.ssh.hooks.ssh import SSHHook
-        except ImportError as error:
-            raise ConfigurationError(
-                "Airflow's SSH provider is missing", remedy="pip install 'airflow-cdc-provider[sftp]'"
-            ) from error
         try:
             client = SSHHook(ssh_conn_id=self.ssh_conn_id).get_conn()
         except AirflowNotFoundException as error:
@@ -168,12 +164,8 @@ def s3_store(aws_conn_id: str | None, url: str) -> S3Store:
     Raises:
         ConfigurationError: boto3 or the connection is missing, or the connection has unsupported settings.
     """
-    try:
+    with from_extra("s3"):
         import boto3
-    except ImportError as error:
-        raise ConfigurationError(
-            "boto3 is missing", remedy="pip install 'airflow-cdc-provider[s3]'"
-        ) from error
     bucket, prefix = split_s3_url(url)
     extra, login, password = _aws_values(aws_conn_id) if aws_conn_id else ({}, None, None)
     session = boto3.session.Session(

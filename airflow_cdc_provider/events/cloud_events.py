@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.events.connect import OPTIONAL_STRING, STRING, TRANSACTION, ConnectSchema, struct
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.json_converter import to_json
+from airflow_cdc_provider.events.transforms.java_dates import written
 from airflow_cdc_provider.formats.arrow_bytes import join
 
 _DATA: Final = ("before", "after", "updateDescription")
@@ -96,8 +97,7 @@ def _attributes(
     )
     yield fixed("specversion", "1.0")
     yield _Member("type", STRING, join("io.debezium.connector.", connector, ".DataChangeEvent"))
-    moments = source.field("ts_ms").cast(pa.timestamp("ms", "UTC"))
-    yield _Member("time", STRING, pc.strftime(moments, "%Y-%m-%dT%H:%M:%SZ"))
+    yield _Member("time", STRING, written("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'", source.field("ts_ms")))
     yield fixed("datacontenttype", "application/json")
     yield _Member(f"{_PREFIX}op", STRING, value.field("op"))
     for name, schema in fields["source"].fields:

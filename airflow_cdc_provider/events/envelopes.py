@@ -21,6 +21,7 @@ from airflow_cdc_provider.events.connect import (
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.topics import TopicNaming
+from airflow_cdc_provider.formats.products import fits
 
 NO_TEXT: Final = pa.scalar(None, pa.utf8())
 NO_INTEGER: Final = pa.scalar(None, pa.int64())
@@ -35,12 +36,14 @@ class EnvelopeOptions:
         version: Value of ``source.version``.
         tombstones: Whether a tombstone follows each deletion.
         now_ns: Current time, ns since 1970.
+        wraps: Whether a time of the source block beyond 64 bits is its low 64 bits, as in Debezium, or null.
     """
 
     topics: TopicNaming
     version: str
     tombstones: bool
     now_ns: int
+    wraps: bool = True
 
     @property
     def times(self) -> tuple[Member, Member, Member]:
@@ -93,10 +96,22 @@ def source_block(
     )
 
 
-def times_of(microseconds: pa.Array) -> list[pa.Array]:
-    """Return times in us as ms, rounded down, us and ns."""
-    milliseconds = pa.array(microseconds.to_numpy(zero_copy_only=False) // 1000)
-    return [milliseconds, microseconds, pc.multiply(microseconds, 1000)]
+def times_of(times: pa.Array, unit_ns: int, options: EnvelopeOptions) -> list[pa.Array]:
+    """Return times since 1970 in ms, rounded down, us and ns.
+
+    Args:
+        times: The times.
+        unit_ns: Their unit, in ns.
+        options: Options of the envelope.
+    """
+    return [_in_unit(times, unit_ns, to_ns, options) for to_ns in (1_000_000, 1000, 1)]
+
+
+def _in_unit(times: pa.Array, unit_ns: int, to_ns: int, options: EnvelopeOptions) -> pa.Array:
+    if unit_ns < to_ns:
+        return pa.array(times.to_numpy(zero_copy_only=False) // (to_ns // unit_ns))
+    product = pc.multiply(times, unit_ns // to_ns)
+    return product if options.wraps else pc.if_else(fits(times, unit_ns // to_ns), product, NO_INTEGER)
 
 
 def schema_changes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
@@ -17,7 +18,6 @@ from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-    from airflow_cdc_provider.sources.scylla.generations import Timeline
     from airflow_cdc_provider.sources.scylla.log_state import LogState
     from airflow_cdc_provider.sources.scylla.options import ScyllaAdvanced
     from airflow_cdc_provider.sources.scylla.position import TablePosition
@@ -112,7 +112,8 @@ def look_at_lags(session: Session, feed: Feed, offset: Mapping[str, Any] | None)
         return GroupLags(None)
     logs, positions = _look(session, feed, offset)
     tables = {
-        table: _lag(position, logs.timelines[table], logs.now_us) for table, position in positions.items()
+        table: position.lag(partial(logs.timelines.__getitem__, table), logs.now_us)
+        for table, position in positions.items()
     }
     lost = [t for t, position in positions.items() if position.read_to_us < logs.kept_us(t)]
     if lost and not feed.recovers_from_loss:
@@ -168,23 +169,3 @@ def _look(
             found="none",
         )
     return logs, {table: positions[table] for table in logs.timelines if table in positions}
-
-
-def _lag(position: TablePosition, timeline: Timeline, now_us: int) -> dict[str, Any]:
-    """Return the lag of a table's groups; queries streams only if the groups' positions differ."""
-    furthest, group = position.read_to_us, ""
-    ahead = {name: us for name, us in position.ahead.items() if us > furthest}
-    if ahead and position.generation_ms in timeline.begins_ms:
-        names = timeline.groups(position.generation_ms)
-        group = min(names, key=position.group_reads_from, default="")
-        furthest = position.group_reads_from(group)
-    return {
-        "seconds": _seconds(now_us - furthest),
-        "group": group,
-        "ahead": {name: _seconds(now_us - us) for name, us in ahead.items() if us > furthest},
-        "generation": position.generation_ms,
-    }
-
-
-def _seconds(us: int) -> float:
-    return round(max(us, 0) / 1_000_000, 3)

@@ -195,7 +195,6 @@ def _count_some(messages: Iterable[Sequence[Any]], most: int, deadline: float) -
 
 def _committed(settings: ClientSettings, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
     """Return the offsets that a group has committed."""
-    errors.require_library()
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient
 

@@ -69,7 +69,12 @@ def column_of(
         data: The bytes; those after the last offset are ignored.
         offsets: One more than values.
         valid: Which values are not null; None: all.
+
+    Raises:
+        OverflowError: The bytes take 2 GiB or more, and the type isn't large.
     """
+    if not _is_large(kind) and offsets[-1] > _LARGEST:
+        raise OverflowError(f"{offsets[-1]} bytes don't fit one Arrow column of type {kind}")
     places = offsets.astype(np.int64 if _is_large(kind) else np.int32, copy=False)
     buffers = [_bitmap(valid), pa.py_buffer(places), pa.py_buffer(data[: offsets[-1]])]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)

@@ -87,10 +87,9 @@ class DebeziumCdcHook(CdcHook):
     def _client(self) -> tuple[AdminClient, Any]:
         from confluent_kafka.admin import AdminClient
 
-        from airflow_cdc_provider.kafka.errors import LastError, client_of, require_library
+        from airflow_cdc_provider.kafka.errors import LastError, client_of
         from airflow_cdc_provider.kafka.settings import ClientSettings
 
-        require_library()
         last = LastError()
         settings = ClientSettings(self.connection_values()["extra"]).of_admin()
         return client_of(AdminClient, settings, last), last

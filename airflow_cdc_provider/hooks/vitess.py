@@ -6,8 +6,8 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.feeds.vitess import client_of
 from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.sources.vitess.pending import client_of
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient

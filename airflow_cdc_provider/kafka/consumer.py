@@ -64,7 +64,6 @@ def read_range(
         ConfigurationError: The login, a permission or a setting is invalid.
         TransientError: The brokers send nothing for ``settings.retry_timeout_seconds``.
     """
-    errors.require_library()
     from confluent_kafka import Consumer, TopicPartition
 
     last = errors.LastError()

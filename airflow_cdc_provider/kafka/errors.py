@@ -232,17 +232,3 @@ def client_of(build: Callable[[dict[str, Any]], Any], settings: dict[str, Any], 
             found=text,
             remedy="correct the connection's extra, or publish.kafka.producer and publish.kafka.consumer",
         ) from None
-
-
-def require_library() -> None:
-    """Check that the library is installed.
-
-    Raises:
-        ConfigurationError: It isn't.
-    """
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            "confluent-kafka is missing", remedy="pip install 'airflow-cdc-provider[kafka]'"
-        ) from error

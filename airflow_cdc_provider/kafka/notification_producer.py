@@ -121,7 +121,6 @@ class NotificationProducer:
                 errors.serve_callbacks(client.flush, 0.1, self._error)
 
     def _new_client(self) -> Any:
-        errors.require_library()
         from confluent_kafka import Producer
 
         milliseconds = int(self._seconds * 1000)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
-from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 Partition = tuple[str, int]
@@ -56,7 +56,6 @@ class ClusterTopics:
     @property
     def _admin(self) -> Any:
         if self._admin_client is None:
-            require_library()
             from confluent_kafka.admin import AdminClient
 
             self._admin_client = client_of(AdminClient, self._settings.of_admin(), self._last)

@@ -29,7 +29,6 @@ from airflow_cdc_provider.kafka.errors import (
     LastError,
     client_of,
     error_of,
-    require_library,
 )
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
@@ -115,7 +114,6 @@ class PositionsTopic:
         replication: int = -1,
         build: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        require_library()
         self.settings = settings
         self.topic = topic
         self.connector = connector

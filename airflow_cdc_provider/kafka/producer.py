@@ -64,7 +64,6 @@ class RecordProducer:
         build: Callable[[dict[str, Any]], Any] | None = None,
         topics: TopicCreator | None = None,
     ) -> None:
-        errors.require_library()
         self._settings = settings
         self._topics = topics
         self._positions = positions

@@ -21,7 +21,7 @@ from itertools import chain, repeat
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +195,8 @@ class Registry:
     ) -> None:
         self.settings = settings
         self.patience = patience
+        with from_extra("registry"):
+            import confluent_kafka.schema_registry  # noqa: F401
         self._sleep = sleep
         self._waited = 0.0
         self._client: Any = None

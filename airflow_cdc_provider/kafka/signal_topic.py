@@ -237,7 +237,6 @@ class TopicChannel:
 
     def _new_consumer(self) -> Any:
         try:
-            errors.require_library()
             from confluent_kafka import Consumer
 
             self._last = errors.LastError()

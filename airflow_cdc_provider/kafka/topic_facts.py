@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of, require_library
+from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of
 from airflow_cdc_provider.kafka.settings import ClientSettings
 
 _CALL_SECONDS: Final = 10.0
@@ -69,7 +69,6 @@ class TopicInspector:
     def __init__(
         self, settings: ClientSettings, build: Callable[[dict[str, Any]], Any] | None = None
     ) -> None:
-        require_library()
         from confluent_kafka.admin import AdminClient
 
         self._last = LastError()

@@ -162,7 +162,6 @@ class TopicCreator:
         rules: Sequence[TopicRule],
         build: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        errors.require_library()
         self._settings = settings
         self._rules = rules
         self._build = build

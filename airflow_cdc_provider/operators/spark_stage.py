@@ -38,7 +38,7 @@ from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
 from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.tasks.notifications import following_notifications
-from airflow_cdc_provider.tasks.parameters import to_tables
+from airflow_cdc_provider.tasks.parameters import NativeRendering, to_tables
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from airflow_cdc_provider.tasks.snapshot_rows import following_rows
 from airflow_cdc_provider.tasks.spark_process import (
@@ -63,7 +63,7 @@ _NOTIFICATIONS_KEY: Final = "notifications"
 """XCom key of the notifications that a job sent to channel ``airflow``."""
 
 
-class SparkStageOperator(SparkSubmitOperator):
+class SparkStageOperator(NativeRendering, SparkSubmitOperator):
     """Runs one stage of a connector.
 
     Args:

@@ -42,7 +42,8 @@ class CdcStreamOperator(SparkStageOperator):
     """Starts or adopts the continuous application of a connector, and monitors it.
 
     An application that runs with another declaration is stopped and restarted. Killing the task leaves it
-    running unless ``stop_on_kill``; a later run adopts it.
+    running unless ``stop_on_kill``; a later run adopts it. Before its first heartbeat it is killed with its
+    task, except on a cluster.
 
     XCom: ``adopted``, ``status``, ``pid``, ``host``, ``started_at`` and its counts.
 
@@ -144,13 +145,14 @@ class CdcStreamOperator(SparkStageOperator):
                     self.log.info(
                         "Adopting the continuous application of %s: %s", connector.name, health.numbers()
                     )
+                    self._folder.remove_connection()  # of a task that was killed
                     return True
                 self.log.warning("Stopping the application of %s: its declaration changed", connector.name)
                 self._stop(folder)
-            self._start(connector, folder)
+            self._start(connector, folder, remains=health.status == "absent")
             return False
 
-    def _start(self, connector: Connector, folder: StreamFolder) -> None:
+    def _start(self, connector: Connector, folder: StreamFolder, *, remains: bool) -> None:
         for path in (folder.state_path, folder.stop_path):
             path.unlink(missing_ok=True)
         self._folder.discard_result()
@@ -165,6 +167,9 @@ class CdcStreamOperator(SparkStageOperator):
             }
         hook = self._get_hook()
         command = hook._build_spark_submit_command(self.application)
+        for one in folder.processes(str(self.application)) if remains else ():
+            self.log.warning("Killing process %s of a start whose task was killed", one.pid)
+            kill(one)
         if folder.log_path.exists():
             folder.log_path.replace(folder.log_path.with_name("stream.previous.log"))
         try:
@@ -187,8 +192,13 @@ class CdcStreamOperator(SparkStageOperator):
         )
         try:
             self._await_heartbeat(folder, process, secrets)
-        finally:
-            self._folder.remove_connection()
+        except BaseException:  # also of a task that is killed
+            for one in [*process_tree(process.pid), *folder.processes(str(self.application))]:
+                kill(one)
+            if self._runs_here() or not self._killed:  # else a later run adopts what starts on the cluster
+                self._folder.remove_connection()
+            raise
+        self._folder.remove_connection()
 
     def _await_heartbeat(
         self, folder: StreamFolder, process: subprocess.Popen[bytes], secrets: Mapping[str, Any]
@@ -202,9 +212,9 @@ class CdcStreamOperator(SparkStageOperator):
                 raise error_of(
                     "", redact(f"the application ended during its start: {_tail(folder)}", secrets)
                 )
-            if time.monotonic() > deadline or self._killed:
-                for one in process_tree(process.pid):
-                    kill(one)
+            if self._killed:
+                raise TransientError("the task was killed while the continuous application started")
+            if time.monotonic() > deadline:
                 raise TransientError(
                     "the continuous application sent no heartbeat",
                     expected=f"file {folder.state_path} within {self.start_timeout_seconds:.0f} s",

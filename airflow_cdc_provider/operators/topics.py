@@ -115,7 +115,7 @@ class CdcReplayOperator(SparkStageOperator):
         numbers = {name: to_number(name, getattr(self, name)) for name in ("first_batch", "last_batch")}
         chosen = {name: int(number) for name, number in numbers.items() if number is not None}
         texts = {name: getattr(self, name) for name in ("since", "until", "topic_prefix", "request")}
-        return {**chosen, **{name: text for name, text in texts.items() if text and text != "None"}}
+        return {**chosen, **{name: str(text) for name, text in texts.items() if text and text != "None"}}
 
 
 class CdcCompareTopicsOperator(SparkStageOperator):

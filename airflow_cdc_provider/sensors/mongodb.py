@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.plugin import options_of
@@ -34,12 +35,10 @@ class _ChangeStreamSensor(FeedSensor):
         return self.mongo_conn_id
 
     def feed(self, connector: Connector) -> dict[str, Any]:
-        """Return the scope and the target of the stream."""
-        options = options_of(connector, MongodbOptions)
+        """Return what determines the stream's events."""
         return {
-            "scope": options.scope,
-            "target": options.target,
-            "authentication_class": options.authentication_class,
+            "source": to_plain(options_of(connector, MongodbOptions)),
+            "signals": connector.signals.collection,
         }
 
     def seen(self, value: Mapping[str, Any]) -> None:

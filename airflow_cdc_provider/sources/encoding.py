@@ -105,6 +105,7 @@ def envelope_options(connector: Connector, now_ns: int) -> EnvelopeOptions:
         version=connector.event_version,
         tombstones=connector.publish.tombstones,
         now_ns=now_ns,
+        wraps=connector.publish.times_beyond_64_bits == "wrap",
     )
 
 

@@ -97,6 +97,17 @@ class StreamFolder:
             return Health("running", state, silent)
         return Health("silent" if here else "dead", state, silent)
 
+    def processes(self, application: str) -> list[Any]:
+        """List this host's processes of an application, which need not have reported yet."""
+        import psutil  # type: ignore[import-untyped]  # comes with Airflow
+
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[-2:] == [application, str(self.spec_path)]:
+                    found.append(process)
+        return found
+
     def request_stop(self) -> None:
         """Request a stop after the application's current commit: by signal on its own host, and by file."""
         with contextlib.suppress(OSError):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_cdc_provider.feeds.vitess import Feed, Pending, client_of, look, look_at_shards
 from airflow_cdc_provider.hooks.vitess import VitessCdcHook
+from airflow_cdc_provider.sources.vitess.pending import Feed, Pending, client_of, look, look_at_shards
 from airflow_cdc_provider.triggers.feed import FeedTrigger, LagTrigger, NewsTrigger
 from airflow_cdc_provider.triggers.observing import Given, Observation
 
 
 class _VStreamTrigger(FeedTrigger):
-    """Checks a keyspace's stream; ``feed`` has the arguments of :mod:`~airflow_cdc_provider.feeds.vitess`."""
+    """Checks the stream; ``feed`` has the arguments of ``sources.vitess.pending.Feed``."""
 
     def hook(self) -> VitessCdcHook:
         return VitessCdcHook(self.source_conn_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -42,6 +43,27 @@ def test_a_table_is_read_again_on_demand(airflow: Airflow, synced: Outcome) -> N
     outcome = airflow.run("snapshot_on_demand", table="store.customers", mode="replace").succeeded()
     assert list(outcome.value("snapshot")["tables"]) == ["store.customers"]
     assert outcome.value("verify")["tables"]["store.customers"]["note"] == "equal"
+
+
+def test_scheduled_snapshots_make_mirrors_equal_to_the_source_again(
+    airflow: Airflow, store: Any, synced: Outcome
+) -> None:
+    store["customers"].insert_one({"_id": 10, "name": "new"})
+    store["customers"].delete_one({"_id": 10})
+    store["orders"].update_one({"_id": 2}, {"$set": {"amount": -2}})
+
+    outcome = airflow.run("scheduled_snapshots", warm=True).succeeded()
+
+    assert outcome.value("snapshot")["snapshot"]["rows_by_table"] == {
+        "store.orders": 100,
+        "store.customers": 10,
+    }
+    assert outcome.value("snapshot")["tables"]["store.orders"]["rows_written"] >= 1
+    compared = outcome.value("verify")["tables"]
+    assert {table: found["note"] for table, found in compared.items()} == dict.fromkeys(compared, "equal")
+    assert set(compared) == {"store.orders", "store.customers"}
+    after = airflow.command("dags", "next-execution", "scheduled_snapshots")
+    assert re.search(r"[T ]03:00:00", after.stdout), after
 
 
 def test_a_table_that_is_not_there_is_refused_by_the_form(airflow: Airflow, store: Any) -> None:

@@ -149,6 +149,11 @@ class PublishOptions:
         "",
         check=_optional_topic,
     )
+    times_beyond_64_bits: Literal["wrap", "null"] = option(
+        "Times of the source block after the year 2262 in nanoseconds. wrap: the low 64 bits, as in "
+        "Debezium, whose arithmetic is Java's; null",
+        "wrap",
+    )
     version: str = option(
         "Value of source.version; default: that of the emulated connector, 3.6.1.Final of Debezium or 2.0.4 "
         "of ScyllaDB",

@@ -20,6 +20,7 @@ from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.transforms.columns import Column, at_path, typed
 from airflow_cdc_provider.events.transforms.java_dates import read, written
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.formats.products import saturated
 
 _TIMESTAMP: Final = "org.apache.kafka.connect.data.Timestamp"
 _DATE: Final = "org.apache.kafka.connect.data.Date"
@@ -311,14 +312,16 @@ def _converted_time(column: Column, to: str, form: str, precision: str) -> Colum
         return Column(ConnectSchema("string", optional=optional), texts)
     if to == "unix":
         times, per = _UNITS[precision]
-        number = pc.multiply(millis, per) if per > 1 else _toward_zero(millis, times)
+        number = saturated(millis, per) if per > 1 else _toward_zero(millis, times)
         return Column(ConnectSchema("int64", optional=optional), number)
     if to == "Timestamp":
         return Column(ConnectSchema("int64", optional=optional, name=_TIMESTAMP, version=1), millis)
-    days = pc.floor(pc.divide(millis.cast(pa.float64()), float(_DAY_MS))).cast(pa.int64())
+    days, in_day = np.divmod(millis.fill_null(0).to_numpy(zero_copy_only=False), _DAY_MS)
+    missing = millis.is_null().to_numpy(zero_copy_only=False)
     if to == "Date":
-        return Column(ConnectSchema("int32", optional=optional, name=_DATE, version=1), days.cast(pa.int32()))
-    in_day = pc.subtract(millis, pc.multiply(days, _DAY_MS)).cast(pa.int32())
+        days = pa.array(days.astype(np.int32), mask=missing)  # the low bits, as in Java
+        return Column(ConnectSchema("int32", optional=optional, name=_DATE, version=1), days)
+    in_day = pa.array(in_day.astype(np.int32), mask=missing)
     return Column(ConnectSchema("int32", optional=optional, name=_TIME, version=1), in_day)
 
 
@@ -337,7 +340,7 @@ def _millis(column: Column, form: str, precision: str) -> pa.Array:
         return read(form, values)
     if kind == "int64":
         times, per = _UNITS[precision]
-        return pc.multiply(values, times) if times > 1 else _toward_zero(values, per)
+        return saturated(values, times) if times > 1 else _toward_zero(values, per)
     raise ConfigurationError(
         "the field can't be converted to a time",
         expected="a 64-bit integer, a string, or Connect's Date, Time or Timestamp",

@@ -21,6 +21,9 @@ from airflow_cdc_provider.formats.arrow_bytes import join
 _PART: Final = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<plain>[^A-Za-z']+)")
 _TEXT: Final = pa.large_utf8()
 _DAY_MS: Final = 86_400_000
+_MOST_DAYS: Final = 10**11
+"""Milliseconds of so many days, and of all that a text adds to them, have 64 bits."""
+_MOST_DIGITS: Final = 9
 _HALF_DAY: Final = 12
 _OFFSETS: Final = {"X": "Z", "XX": "Z", "XXX": "Z", "Z": "+0000", "z": "UTC"}
 _TWO_DIGIT_WINDOW_YEARS: Final = 80
@@ -46,10 +49,10 @@ def written(pattern: str, millis: pa.Array) -> pa.LargeStringArray:
         pattern: The format.
         millis: Milliseconds since 1970 (int64); nulls stay null.
     """
-    moments = millis.cast(pa.timestamp("ms"))
+    numbers = millis.fill_null(0).to_numpy(zero_copy_only=False)
     pieces: list[pa.Array | str] = []
     for kind, text in parts_of(pattern):
-        pieces.append(text if kind == "text" else _part(text, moments))
+        pieces.append(text if kind == "text" else _part(text, numbers))
     texts = join(*pieces) if any(not isinstance(one, str) for one in pieces) else None
     if texts is None:
         constant = pa.repeat(pa.scalar("".join(map(str, pieces)), _TEXT), len(millis))
@@ -57,36 +60,30 @@ def written(pattern: str, millis: pa.Array) -> pa.LargeStringArray:
     return pc.if_else(millis.is_valid(), texts, pa.scalar(None, _TEXT))
 
 
-def _part(letters: str, moments: pa.Array) -> pa.Array | str:
+def _part(letters: str, millis: np.ndarray) -> pa.Array | str:
     if letters in _OFFSETS:
         return _OFFSETS[letters]
     letter, width = letters[0], len(letters)
+    hours = millis % _DAY_MS // 3_600_000
     if letter == "a":
-        late = pc.greater_equal(pc.hour(moments), _HALF_DAY)
-        return pc.if_else(late, pa.scalar("PM", _TEXT), pa.scalar("AM", _TEXT))
-    if letter == "y":
-        years = pc.year(moments)
-        if width == 2:
-            century = pc.multiply(pc.divide(years, 100), 100)
-            return _digits(pc.subtract(years, century), width)
-        return _digits(years, width)
-    if letter == "h":
-        hours = pc.hour(moments)
-        hours = pc.if_else(pc.greater(hours, _HALF_DAY), pc.subtract(hours, _HALF_DAY), hours)
-        return _digits(pc.if_else(pc.equal(hours, 0), pa.scalar(_HALF_DAY, pa.int64()), hours), width)
-    functions = {
-        "M": pc.month,
-        "d": pc.day,
-        "H": pc.hour,
-        "m": pc.minute,
-        "s": pc.second,
-        "S": pc.millisecond,
+        return pa.array(np.where(hours >= _HALF_DAY, "PM", "AM"), _TEXT)
+    # Not Arrow's functions, whose years have 16 bits.
+    days = (millis // _DAY_MS).astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    years = months.astype("datetime64[Y]")
+    year = years.astype(np.int64) + 1970
+    year = np.where(year > 0, year, 1 - year)
+    numbers = {
+        "y": year % 100 if width == 2 else year,
+        "M": (months - years).astype(np.int64) + 1,
+        "d": (days - months).astype(np.int64) + 1,
+        "H": hours,
+        "h": (hours - 1) % _HALF_DAY + 1,
+        "m": millis // 60_000 % 60,
+        "s": millis // 1000 % 60,
+        "S": millis % 1000,
     }
-    return _digits(functions[letter](moments), width)
-
-
-def _digits(numbers: pa.Array, width: int) -> pa.Array:
-    return pc.utf8_lpad(numbers.cast(_TEXT), width, "0")
+    return pc.utf8_lpad(pa.array(numbers[letter]).cast(_TEXT), width, "0")
 
 
 def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
@@ -105,14 +102,9 @@ def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
     names, expression = _expression(pattern)
     texts = texts.cast(_TEXT)
     found = pc.extract_regex(texts, expression)
-    broken = pc.and_(texts.is_valid(), found.is_null())
-    if pc.any(broken).as_py():
-        raise ConfigurationError(
-            "a text that a transform is to read as a time has another form",
-            expected=pattern,
-            remedy="choose the records by when, or correct the format",
-        )
-    parts = {name: _number(found, name) for name in names}
+    if found.null_count > texts.null_count:
+        raise _other_form(pattern)
+    parts = {name: _number(found, name, pattern) for name in names}
     if "yy" in parts:
         parts["y"] = _near(parts.pop("yy"), datetime.now(UTC).year)
     if "h" in parts:
@@ -126,6 +118,8 @@ def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
         + parts.get("d", zeros + 1)
         - 1
     )
+    if (np.abs(days) > _MOST_DAYS).any():
+        raise _other_form(pattern)
     millis = (
         days * _DAY_MS
         + parts.get("H", zeros) * 3_600_000
@@ -136,6 +130,14 @@ def read(pattern: str, texts: pa.Array) -> pa.Int64Array:
     if "o" in names:
         millis -= _offset(pc.struct_field(found, "o"))
     return pa.array(millis, mask=texts.is_null().to_numpy(zero_copy_only=False))
+
+
+def _other_form(pattern: str) -> ConfigurationError:
+    return ConfigurationError(
+        "a text that a transform is to read as a time has another form",
+        expected=pattern,
+        remedy="choose the records by when, or correct the format",
+    )
 
 
 def _expression(pattern: str) -> tuple[list[str], str]:
@@ -162,10 +164,12 @@ def _expression(pattern: str) -> tuple[list[str], str]:
     return names, "".join(pieces)
 
 
-def _number(found: pa.Array, name: str) -> np.ndarray:
+def _number(found: pa.Array, name: str, pattern: str) -> np.ndarray:
     if name in ("a", "o"):
         return np.empty(0, np.int64)
     texts = pc.struct_field(found, name)
+    if (pc.max(pc.utf8_length(pc.utf8_ltrim(texts, "0"))).as_py() or 0) > _MOST_DIGITS:
+        raise _other_form(pattern)
     return texts.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
 
 

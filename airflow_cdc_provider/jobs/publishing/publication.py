@@ -276,4 +276,4 @@ def publishing_lag(changes: ChangesTable, batch: int) -> float:
         return 0.0
     rows = changes.pending(batch, state.batch, kinds=(record.OFFSET,))
     (found,) = rows.agg(f.unix_micros(f.min("captured_at"))).collect()
-    return 0.0 if found[0] is None else round(time.time() - found[0] / 1_000_000, 3)
+    return 0.0 if found[0] is None else round(max(time.time() - found[0] / 1_000_000, 0.0), 3)

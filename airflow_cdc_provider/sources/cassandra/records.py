@@ -30,6 +30,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.record import (
     CHANGE,
     CHANGE_SCHEMA,
+    LAST_MOMENT_US,
     QUARANTINE,
     SCHEMA,
     TRUNCATE,
@@ -75,7 +76,6 @@ _SAMPLE_BYTES: Final = 64 * 1024
 _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
 _EMPTY: Final = 0x01
-_LAST_MOMENT_US: Final = 253_402_300_799_999_999
 """The end of the year 9999: clients may send any write time, Python and Spark support none after it."""
 
 
@@ -205,7 +205,7 @@ class SegmentRecords:
             positions,
             written_us,
         )
-        out_of_range = (written_us <= 0) | (written_us > _LAST_MOMENT_US)
+        out_of_range = (written_us <= 0) | (written_us > LAST_MOMENT_US)
         return change_batch(
             count,
             source_table=pa.DictionaryArray.from_arrays(tables.astype(np.int32), names),

@@ -87,7 +87,8 @@ class Lag:
     """How far an offset is behind the source.
 
     Args:
-        seconds: Age of the oldest uncaptured change, None if the source doesn't know it.
+        seconds: Age of the oldest uncaptured change of a selected table, 0 for none, None if the source
+            doesn't know it. Results, metrics, ``airflow cdc lag`` and the source's sensors report the same.
         bytes: Uncaptured bytes, None if unknown.
         details: Human-readable details per origin. Sources that read segments report ``file``, ``position``,
             ``segments`` and ``kept``.

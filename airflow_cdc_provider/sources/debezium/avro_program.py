@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from airflow_cdc_provider.exceptions import from_extra
 from airflow_cdc_provider.sources.debezium import avro_json as kinds
 from airflow_cdc_provider.sources.debezium.connect_schema import DECIMAL
 from airflow_cdc_provider.sources.debezium.json_program import (
@@ -66,7 +67,8 @@ def compile_avro(text: str, references: Sequence[str] = ()) -> tuple[Program, Ma
     Raises:
         ValueError: It isn't a valid Avro schema, or has no columns: it is recursive, or too large.
     """
-    from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+    with from_extra("registry"):
+        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
     known: dict[str, Any] = {}
     try:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import from_extra
 from airflow_cdc_provider.sources.debezium import protobuf_wire as kinds
 from airflow_cdc_provider.sources.debezium.connect_schema import DECIMAL, VARIABLE_DECIMAL
 from airflow_cdc_provider.sources.debezium.json_program import (
@@ -124,16 +124,12 @@ def parse_protobuf(
         ValueError: It isn't a valid Protobuf schema.
         ConfigurationError: grpcio-tools isn't installed.
     """
-    try:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    with from_extra("protobuf"):
         import grpc_tools
-        from google.protobuf.descriptor_pb2 import FileDescriptorSet
-        from google.protobuf.message import DecodeError
         from grpc_tools import protoc
-    except ImportError as error:
-        raise ConfigurationError(
-            "can't compile Protobuf schemas: grpcio-tools is not installed",
-            remedy="pip install 'airflow-cdc-provider[protobuf]', also on the Spark executors",
-        ) from error
     with tempfile.TemporaryDirectory(prefix="cdc-protobuf-") as name:
         folder = Path(name)
         for file, content in {**_KNOWN, **dict(references), _FILE: text}.items():

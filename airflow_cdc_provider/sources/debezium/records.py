@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes import record
-from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, LAST_MOMENT_US
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.formats.json_text import ABSENT, NULL, OBJECT
@@ -46,7 +46,6 @@ from airflow_cdc_provider.sources.debezium.position import (
 )
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
-_LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999."""
 
 _SOUND: Final = 0
@@ -296,7 +295,7 @@ def _timestamps(members: Members, messages: Messages, feed: Feed) -> pa.Array:
     (source,) = members.find("source")
     ts_us, ts_ms = members_of(members.data, source).find("ts_us", "ts_ms")
     times_ms = messages.times_ms
-    of_message = pa.array(times_ms * 1000, mask=(times_ms < 0) | (times_ms > _LAST_US // 1000))
+    of_message = pa.array(times_ms * 1000, mask=(times_ms < 0) | (times_ms > LAST_MOMENT_US // 1000))
     if feed.unwrapped:
         return of_message
     micros = show_plain(members.data, ts_us, "int64")[0]
@@ -307,7 +306,7 @@ def _timestamps(members: Members, messages: Messages, feed: Feed) -> pa.Array:
     first = pc.coalesce(
         pc.if_else(pc.greater(micros, 0), micros, None), pc.if_else(pc.greater(millis, 0), millis, None)
     )
-    return pc.coalesce(pc.if_else(pc.less(first, _LAST_US), first, None), of_message)
+    return pc.coalesce(pc.if_else(pc.less(first, LAST_MOMENT_US), first, None), of_message)
 
 
 def _transactions(members: Members, feed: Feed) -> pa.Array:
@@ -411,7 +410,7 @@ def _one(
         "generation": 0,
         "key": None,
         "version": at,
-        "committed_at": (time_ms if time_ms >= 0 else feed.captured_us // 1000) * 1000,
+        "committed_at": time_ms * 1000 if 0 <= time_ms <= LAST_MOMENT_US // 1000 else feed.captured_us,
         "captured_at": feed.captured_us,
         "transaction": None,
         "schema_id": schema_id,

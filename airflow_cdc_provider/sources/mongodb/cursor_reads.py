@@ -21,7 +21,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from bson import json_util
@@ -141,9 +140,10 @@ def _earlier(value: Any, seconds: float) -> Any:
     if not seconds:
         return value
     if isinstance(value, DatetimeMS):
-        return DatetimeMS(int(value) - round(seconds * 1000))
+        return DatetimeMS(max(int(value) - round(seconds * 1000), -(1 << 63)))
     if isinstance(value, Timestamp):
         return Timestamp(max(value.time - round(seconds), 0), 0)
     if isinstance(value, ObjectId):
-        return ObjectId.from_datetime(value.generation_time - timedelta(seconds=seconds))
+        created = int.from_bytes(value.binary[:4], "big")
+        return ObjectId(max(created - round(seconds), 0).to_bytes(4, "big") + bytes(8))
     return value

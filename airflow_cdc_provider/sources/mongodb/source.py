@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.contract import (
     ChunkPlan,
@@ -40,6 +42,7 @@ from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
 from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
+from airflow_cdc_provider.sources.mongodb.pending import Feed, oldest
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.reader import ChangeReader, NotInBatches, TimeSlice
 from airflow_cdc_provider.sources.mongodb.reread import read_keys
@@ -53,6 +56,8 @@ from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS: Final = 5.0
+"""How long a report of the lag may wait for the server's search."""
 _AHEAD_SECONDS: Final = 60
 """A secondary may lag its primary by less than this."""
 
@@ -181,10 +186,10 @@ class MongodbSource(Source):
         return self._earliest().to_offset()
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Return how many seconds of cluster time an offset is behind the head; bytes are unknown."""
+        """Return the age of the oldest selected change after an offset; bytes are unknown."""
         head = StreamPosition.after(cluster_time(self._client))
         position = StreamPosition.from_offset(offset) if offset is not None else self._earliest()
-        seconds = float(max(head.seconds - position.seconds, 0)) if position.time < head.time else 0.0
+        seconds = asyncio.run(self._age(position)) if position.seconds < head.seconds else 0.0
         ahead = position.seconds - head.seconds
         remarks = []
         if ahead > _AHEAD_SECONDS:
@@ -195,6 +200,15 @@ class MongodbSource(Source):
             )
         details = {"stream": {"offset": describe(position), "head": describe(head)}}
         return Lag(seconds, None, details, remarks)
+
+    async def _age(self, position: StreamPosition) -> float | None:
+        selection = self._selects if isinstance(self._selects, Selection) else Selection()
+        feed = Feed(to_plain(self._options), selection.tables, selection.exclude_tables, selection.signals)
+        async with self._values.async_client() as client:
+            try:
+                return (await oldest(client, feed, position, _PATIENCE_SECONDS)).lag_seconds
+            except PositionLost:  # the next capture reports it
+                return None
 
     def validate_offset(self, offset: Offset) -> None:
         """Validate the format of an offset."""

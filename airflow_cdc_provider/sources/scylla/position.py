@@ -14,12 +14,15 @@ all streams and is committed with its offset, so no state inside a window is nee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.contract import Offset
+
+if TYPE_CHECKING:
+    from airflow_cdc_provider.sources.scylla.generations import Timeline
 
 FORMAT: Final = 1
 _KEYS: Final = frozenset({"v", "generation", "read_to", "groups", "truncated", "started"})
@@ -46,6 +49,29 @@ class TablePosition:
     def group_reads_from(self, group: str) -> int:
         """Return the first unread microsecond of a group."""
         return max(self.read_to_us, self.ahead.get(group, 0))
+
+    def lag(self, timeline: Callable[[], Timeline], now_us: int) -> dict[str, Any]:
+        """Return how far the groups are behind a clock, wherever a lag is reported.
+
+        Args:
+            timeline: Returns the table's stream sets; called only if the positions of groups differ.
+            now_us: The clock, us since 1970. A clock that was set back may be before the position.
+
+        Returns:
+            ``seconds``, the lag of the slowest group; ``group``, its name, empty if all groups are at the
+            same position; ``ahead``, the lag of the groups that are further ahead; ``generation``.
+        """
+        furthest, group = self.read_to_us, ""
+        ahead = {name: us for name, us in self.ahead.items() if us > furthest}
+        if ahead and self.generation_ms in (sets := timeline()).begins_ms:
+            group = min(sets.groups(self.generation_ms), key=self.group_reads_from, default="")
+            furthest = self.group_reads_from(group)
+        return {
+            "seconds": _seconds(now_us - furthest),
+            "group": group,
+            "ahead": {name: _seconds(now_us - us) for name, us in ahead.items() if us > furthest},
+            "generation": self.generation_ms,
+        }
 
     def moved(self, generation_ms: int, read_to_us: int) -> TablePosition:
         """Return the position after a window; groups of another generation are dropped."""
@@ -92,6 +118,10 @@ def _read(table: str, value: Any) -> TablePosition:
         raise invalid
     generation, read_to, truncated, started = (int(n or 0) for n in numbers)
     return TablePosition(generation, read_to, dict(groups), truncated, started)
+
+
+def _seconds(us: int) -> float:
+    return round(max(us, 0) / 1_000_000, 3)
 
 
 def _is_moment(value: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -156,21 +157,18 @@ class ScyllaSource(Source):
     def lag(self, offset: Offset | None) -> Lag:
         """Return how far the table that is furthest behind lags the clock."""
         self._cluster.observe()
-        positions = read_offset(offset or {})
-        now_us = self._cluster.now_us
-        behind = {
-            table: (now_us - positions.get(table, self._start_position(table)).read_to_us) / SECOND_US
-            for table in self._read_tables()
-        }
-        details = {table: {"seconds": round(max(seconds, 0.0), 3)} for table, seconds in behind.items()}
+        stored, now_us = read_offset(offset or {}), self._cluster.now_us
+        positions = {table: stored.get(table) or self._start_position(table) for table in self._read_tables()}
+        details = {t: one.lag(partial(self._timeline, t), now_us) for t, one in positions.items()}
         remarks = []
-        if ahead := sorted(table for table, seconds in behind.items() if seconds < 0):
+        if ahead := {t: one.read_to_us for t, one in sorted(positions.items()) if one.read_to_us > now_us}:
             remarks.append(
-                f"a clock of the cluster is {-min(behind.values()):.0f} s behind the times that were read: "
-                "it was set back, or a node's clock is wrong. Changes that it times earlier than that are "
-                f"not captured: correct it, then verify {', '.join(ahead)}"
+                f"a clock of the cluster is {(max(ahead.values()) - now_us) / SECOND_US:.0f} s behind the times "
+                "that were read: it was set back, or a node's clock is wrong. Changes that it times earlier than "
+                f"that are not captured: correct it, then verify {', '.join(ahead)}"
             )
-        return Lag(max([0.0, *behind.values()]), None, details, remarks)
+        slowest = max((behind["seconds"] for behind in details.values()), default=0.0)
+        return Lag(slowest, None, details, remarks)
 
     def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    PositionLost,
+    SchemaUnknown,
+    TransientError,
+)
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
@@ -24,6 +30,7 @@ from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
+from airflow_cdc_provider.sources.vitess.pending import oldest
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -50,6 +57,8 @@ log = logging.getLogger(__name__)
 _PRIMARY = "PRIMARY"
 _SECOND_US = 1_000_000
 _STOP_CHECK_SECONDS = 0.2
+_PATIENCE_SECONDS = 5.0
+"""How long a report of the lag may wait for the tablets' search."""
 
 Answer = TypeVar("Answer")
 
@@ -270,7 +279,7 @@ class VitessSource(Source):
         return self._head().to_offset()
 
     def lag(self, offset: Offset | None) -> Lag:
-        """Return by how many transactions an offset is behind; the seconds are known only at the head."""
+        """Return the age of the oldest selected change after an offset, and each shard's transactions."""
         head = self._head()
         position = Position.from_offset(offset) if offset is not None else head
         behind = {
@@ -282,7 +291,14 @@ class VitessSource(Source):
         details = {
             shard: {"head": head.shards[shard].gtid, "transactions": count} for shard, count in behind.items()
         }
-        return Lag(0.0 if position.has(head) else None, None, details)
+        seconds: float | None = 0.0
+        if not position.has(head):
+            try:
+                found = oldest(self._client, self._options, self._selects, position, head, _PATIENCE_SECONDS)
+                seconds = found.lag_seconds
+            except CdcError:  # the next capture reports it
+                seconds = None
+        return Lag(seconds, None, details)
 
     def validate_offset(self, offset: Offset) -> None:
         """Reject an offset of an invalid format."""

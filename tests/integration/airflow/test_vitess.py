@@ -115,6 +115,28 @@ def test_news_have_the_age_of_the_oldest_change(shop: Shop, captured: TaskContex
     assert 1 <= value["lag_seconds"] < 60
 
 
+def test_runs_and_the_sensor_report_the_same_lag(shop: Shop, captured: TaskContext) -> None:
+    """The lag of a connector is that of its own tables, however much else is written."""
+    offset = captured.assets[changes_asset("news")].get("offset")["offset"]
+    source = VitessSource(
+        VitessOptions(keyspace="shop"),
+        VitessCdcHook("vitess_news").connection_values(),
+        Connector.from_dict(DECLARATION).selects,
+    )
+    try:
+        shop.insert("news_others")
+        idle = source.lag(offset)
+        assert idle.seconds == 0
+        assert any(shard["transactions"] for shard in idle.details.values())
+        shop.insert("news_orders")
+        lag = source.lag(offset).seconds
+        value = news(deferrable=False, poke_interval=0.2, timeout=10).execute(captured)
+        assert lag is not None
+        assert 0 <= lag <= value["lag_seconds"] + 1 < 60
+    finally:
+        source.close()
+
+
 @pytest.mark.parametrize("wait", WAYS)
 def test_reshard_sensor_waits_for_the_capture_of_each_serving_shard(wait: Any, captured: TaskContext) -> None:
     store = captured.assets[changes_asset("news")]

@@ -104,3 +104,36 @@ def test_events_of_two_nodes_come_in_the_order_of_their_write_times(shop: Shop, 
     assert all(one == sorted(one) for one in times.values())
     of_log = [value["source"]["ts_us"] for value in values(by_log)]
     assert of_log != sorted(of_log)
+
+
+def test_write_times_at_the_edges_of_64_bits_are_captured_merged_and_published(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """In nanoseconds they wrap as Debezium's, or are null; merges know which is the latest."""
+    latest = 2**63 - 1
+    times = {1: -latest, 2: -1_000_000, 3: 0, 4: 9_223_372_036_854_775, 5: 9_223_372_036_854_776}
+    times |= {6: 1_700_000_000_000_000_000, 7: latest}
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, v int) WITH cdc = true")
+    publish(shop)
+    for key, time in times.items():
+        shop.run(f"INSERT INTO t (p, v) VALUES ({key}, {key}) USING TIMESTAMP {time}")
+        shop.run(f"UPDATE t USING TIMESTAMP {time - 1 if key > 1 else time} SET v = 0 WHERE p = {key}")
+    (table,) = shop.sync().tables
+    assert table.undecodable == 0
+    assert shop.assert_equal("t") == len(times)
+    assert all(row["v"] == row["p"] for row in shop.mirror("t").collect())
+
+    def sources() -> dict[int, dict[str, Any]]:
+        created = [value for value in values(printed(shop, tmp_path)) if value["op"] == "i"]
+        return {value["after"]["p"]["value"]: value["source"] for value in created}
+
+    for key, source in sources().items():
+        assert (source["ts_us"], source["ts_ms"]) == (times[key], times[key] // 1000)
+        assert source["ts_ns"] == (times[key] * 1000 + 2**63) % 2**64 - 2**63
+    assert sources()[6]["ts_ns"] == 2_899_545_218_721_251_328
+    shop.declare(publish={"tombstones": False, "times_beyond_64_bits": "null"})
+    exact = {key: time * 1000 if abs(time * 1000) < 2**63 else None for key, time in times.items()}
+    assert {key: source["ts_ns"] for key, source in sources().items()} == exact
+    shop.declare(publish={"tombstones": False, "envelope": "cloudevents"})
+    found = [value["time"] for value in values(printed(shop, tmp_path))]
+    assert "55840-" in " ".join(found)

@@ -25,12 +25,13 @@ from airflow_cdc_provider.exceptions import (
     PositionLost,
     TransientError,
 )
-from airflow_cdc_provider.feeds.mongodb import Feed, Pending, async_client, look
 from airflow_cdc_provider.migration.offsets.connect import to_rest
 from airflow_cdc_provider.migration.offsets.mongodb import position_of, read_offsets
+from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.events.schema_changes import decode_schema_changes
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
+from airflow_cdc_provider.sources.mongodb.pending import Feed, Pending, async_client, look
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
@@ -617,8 +618,7 @@ def test_a_selection_that_leaves_out_the_last_event_loses_and_doubles_no_row(
     assert [r["source_table"].rpartition(".")[2] for r in fewer.records()] == ["kept"] * 3 + ["left_out"]
     fewer.offset = inside.to_offset()
     feed = Feed(tables=(rf"{name}\.kept",))
-    uri = f"mongodb://{connection['host']}:{connection['port']}/?replicaSet=rs0"
-    assert asyncio.run(looked(uri, feed, fewer.offset)).news
+    assert asyncio.run(looked(connection, feed, fewer.offset)).news
     assert ("stored offset", "ok") in [(f.subject, f.level) for f in fewer.source.check(fewer.offset)]
     with caplog.at_level(logging.WARNING):
         fewer.capture()
@@ -652,10 +652,68 @@ def test_a_token_of_another_deployment_is_a_lost_position_and_resuming_by_time_w
     assert [e["documentKey"]["_id"] for e in captured(patient)][-1] == "later"
 
 
-async def looked(uri: str, feed: Feed, offset: Any) -> Pending:
+async def looked(values: dict[str, Any], feed: Feed, offset: Any) -> Pending:
     """Look as a sensor does."""
-    async with async_client({"host": uri}) as client:
+    async with async_client(values) as client:
         return await look(client, feed, offset)
+
+
+@pytest.fixture
+def idle_for(database: Any, mongo_client: MongoClient) -> Iterator[Callable[[int], None]]:
+    """Let some seconds of cluster time pass, with writes that no capture of the test keeps."""
+    noise = mongo_client[f"{database.name}_noise"]
+
+    def pass_seconds(seconds: int) -> None:
+        start = mongo_client.admin.command("ping")["operationTime"].time
+        while mongo_client.admin.command("ping")["operationTime"].time <= start + seconds:
+            noise.things.insert_one({})
+            database.a.insert_one({"quiet": True})
+            database.skipped.insert_one({})
+            time.sleep(0.1)
+
+    yield pass_seconds
+    mongo_client.drop_database(noise)
+
+
+def test_the_lag_is_the_age_of_the_oldest_kept_change_wherever_it_is_reported(
+    watch: Watch, database: Any, idle_for: Callable[[int], None], connection: dict[str, Any]
+) -> None:
+    """However long ago the last capture was, and whatever else is written."""
+    loud = ({"$match": {"$or": [{"fullDocument.quiet": {"$ne": True}}, {"operationType": "delete"}]}},)
+    plain = rf"{database.name}\.a"
+    replays = [
+        watch(tables=(plain,), pipeline=loud),
+        watch(tables=(plain,), pipeline=loud, pipeline_order="user_first"),
+        watch("database", tables=(plain,), pipeline=loud, update_descriptions=False),
+        watch(tables=(rf"{database.name}\.(?!skipped)a",), pipeline=loud, collation={"locale": "en"}),
+        watch(tables=(rf"{database.name}\..*",), pipeline=loud, batch=(r".*\.skipped",)),
+        watch(tables=(plain,), skipped_operations=("c",)),
+    ]
+
+    def lags() -> set[float | None]:
+        found: set[float | None] = set()
+        for replay in replays:
+            feed = Feed(to_plain(replay.options), replay.selects.tables)
+            seen = asyncio.run(looked(connection, feed, replay.offset))
+            lag = replay.source.lag(replay.offset).seconds
+            found |= {lag, seen.lag_seconds}
+            assert seen.news == bool(lag), replay.options
+        return found
+
+    for replay in replays:
+        replay.capture()
+    idle_for(2)
+    assert lags() == {0.0}
+    database.a.insert_one({"_id": "kept"})
+    database.a.delete_one({"_id": "kept"})
+    idle_for(2)
+    found = {lag for lag in lags() if lag is not None}
+    assert found
+    assert min(found) >= 2
+    assert max(found) < 60
+    for replay in replays:
+        replay.capture()
+    assert lags() == {0.0}
 
 
 @pytest.mark.covers("MDB-FAULT-04", "MDB-FAULT-09", "MDB-CAP-09")
@@ -680,10 +738,12 @@ def test_an_oplog_that_rolled_over_is_reported_with_a_remedy() -> None:
         for recovers_from_loss in (False, True):
             feed = Feed(tables=(r"lost\..*",), recovers_from_loss=recovers_from_loss)
             if recovers_from_loss:
-                assert asyncio.run(looked(server.uri, feed, replay.offset)) == Pending(True, None, lost=True)
+                assert asyncio.run(looked({"host": server.uri}, feed, replay.offset)) == Pending(
+                    True, None, lost=True
+                )
             else:
                 with pytest.raises(PositionLost):
-                    asyncio.run(looked(server.uri, feed, replay.offset))
+                    asyncio.run(looked({"host": server.uri}, feed, replay.offset))
         with pytest.raises(ConfigurationError, match=r"the oplog begins after source\.start_at"):
             Replay({"host": server.uri}, r"lost\..*", start_at=str(began.seconds))
         replay.source.close()

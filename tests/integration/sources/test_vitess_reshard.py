@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import PositionLost, ReshardStopped
-from airflow_cdc_provider.feeds.vitess import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.failures import PartialReshard
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
+from airflow_cdc_provider.sources.vitess.pending import Feed, look, look_at_shards
 from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.requests import filter_of
 from airflow_cdc_provider.sources.vitess.source import VitessSource

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +80,11 @@ def test_invalid_text_is_replaced() -> None:
     assert gather_text(data, starts, ends, valid).to_pylist() == ["a\ufffd", None, "b"]
     assert gather_text(data, starts[2:], ends[2:], valid[2:]).to_pylist() == ["b"]
     assert without_first_bytes(pa.array([b"ab", b"c"]), 1).to_pylist() == [b"b", b""]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.utf8()])
+def test_offsets_that_32_bits_can_not_hold_are_refused_instead_of_wrapped(kind: pa.DataType) -> None:
+    with pytest.raises(OverflowError, match="2147483648 bytes don't fit one Arrow column"):
+        column_of(kind, np.zeros(1, np.uint8), np.array([0, 2**31], np.int64))
+    with pytest.raises(OverflowError):
+        span_column(kind, np.zeros(1, np.uint8), np.array([0]), np.array([2**31]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.operators.stream import CdcStreamOperator
 from airflow_cdc_provider.tasks.stream_application import StreamFolder
 from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
@@ -47,6 +48,14 @@ def has_ended(pid: int) -> bool:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def await_end(pid: int) -> None:
+    """Wait until the system has ended a process that was killed."""
+    deadline = time.monotonic() + 5
+    while not has_ended(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def stream(**arguments: Any) -> CdcStreamOperator:
@@ -185,6 +194,76 @@ def test_killing_the_deferred_task_stops_the_application_only_if_asked(
     asyncio.run(trigger.on_kill())
     time.sleep(0.5)
     assert folder.health(900).status == ("stopped" if asked else "running")
+
+
+SLOW = "print('slow', flush=True); time.sleep(60)\n"
+
+
+class TaskEnded(BaseException):
+    """As Airflow's timeout of a task, which is raised by a signal."""
+
+
+@pytest.mark.parametrize("by", ["flag", "timeout"])
+def test_a_task_that_is_killed_during_the_start_kills_the_application(
+    folder: StreamFolder, spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    spark_submit.behaves(SLOW + APPLICATION)
+    operator = stream()
+
+    def end(seconds: float) -> None:
+        if not spark_submit.started:
+            return time_passes(seconds)
+        operator.on_kill()
+        if by == "timeout":
+            raise TaskEnded
+        return None
+
+    time_passes = time.sleep
+    monkeypatch.setattr("airflow_cdc_provider.operators.stream.time.sleep", end)
+    with pytest.raises((TransientError, TaskEnded)) as ended:
+        operator.execute(TaskContext())
+    monkeypatch.undo()
+    if by == "flag":
+        assert "the task was killed while the continuous application started" in str(ended.value)
+    await_end(spark_submit.seen["pid"])
+    assert not (folder.path / "connection.json").exists()
+
+
+def test_what_a_lost_worker_was_starting_is_killed_by_the_next_run(
+    folder: StreamFolder, spark_submit: FakeSpark, work_folder: Path
+) -> None:
+    spark_submit.behaves(SLOW + APPLICATION)
+    task = os.fork()
+    if not task:  # as a worker that nothing stops in time
+        with contextlib.suppress(BaseException):
+            stream().execute(TaskContext())
+        os._exit(1)
+    deadline = time.monotonic() + 20
+    while not spark_submit.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(task, signal.SIGKILL)
+    os.waitpid(task, 0)
+    lost = spark_submit.seen["pid"]
+    assert not has_ended(lost), "nobody has killed it"
+    assert (folder.path / "connection.json").exists(), "it is able to live"
+
+    spark_submit.behaves(APPLICATION)
+    started = stream().execute(TaskContext(run_id="scheduled__2"))
+
+    assert started["adopted"] is False
+    assert started["pid"] != lost
+    await_end(lost)
+    assert not (folder.path / "connection.json").exists()
+
+
+def test_an_application_whose_task_was_lost_during_the_start_is_adopted_once_it_runs(
+    folder: StreamFolder, spark_submit: FakeSpark
+) -> None:
+    first = stream().execute(TaskContext())
+    (folder.path / "connection.json").write_text("{}")  # the lost task did not remove it
+    assert stream().execute(TaskContext(run_id="scheduled__2"))["pid"] == first["pid"]
+    assert not (folder.path / "connection.json").exists()
 
 
 def test_a_start_that_fails_reports_why(folder: StreamFolder, spark_submit: FakeSpark) -> None:

@@ -19,7 +19,7 @@ from airflow_cdc_provider.triggers.scylla import ScyllaGenerationTrigger, Scylla
 from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
 from airflow_cdc_provider.triggers.vitess import VitessLagTrigger, VitessNewsTrigger
 
-FEED = {"scope": "database", "target": "shop", "tables": ["shop\\.a"], "exclude_tables": []}
+FEED = {"source": {"scope": "database", "target": "shop"}, "tables": ["shop\\.a"], "exclude_tables": []}
 
 LOGS = {"tables": ["shop\\.a"], "system_keyspace": "system"}
 

@@ -148,7 +148,13 @@ def _source(events: pa.RecordBatch, keyspace: str, table: str, options: Envelope
     snapshot = pc.if_else(in_snapshot, "true", "false")
     own = (cluster, *place, *names)
     return source_block(
-        "source", "cassandra", options, times_of(ts_us), *own, snapshot=snapshot, database="NULL"
+        "source",
+        "cassandra",
+        options,
+        times_of(ts_us, 1000, options),
+        *own,
+        snapshot=snapshot,
+        database="NULL",
     )
 
 

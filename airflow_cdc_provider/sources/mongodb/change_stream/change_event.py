@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_cdc_provider.changes.names import number_names
+from airflow_cdc_provider.changes.record import LAST_MOMENT_US
 from airflow_cdc_provider.formats.bson import (
     BINARY,
     DATE,
@@ -138,7 +139,8 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
     )
     times, indexes = np.zeros((2, len(spans)), np.int64)
     _count_on(data, clock.kinds, clock.starts, first_index, times, indexes)
-    has_wall = wall.kinds == DATE
+    wall_ms = _u64(data, wall, wall.kinds == DATE)
+    has_wall = (wall.kinds == DATE) & (wall_ms >= 0) & (wall_ms <= LAST_MOMENT_US // 1000)
     seconds = (times.view(np.uint64) >> np.uint64(32)).astype(np.int64)
     in_transaction = (session.kinds == BINARY) & (txn.kinds == INT64)
     return Facts(
@@ -146,7 +148,7 @@ def read_facts(data: Bytes, spans: Spans, first_index: int) -> Facts:
         operations=operation_numbers(data, operation),
         times=times,
         indexes=indexes,
-        committed_us=np.where(has_wall, _u64(data, wall, has_wall) * 1000, seconds * 1_000_000),
+        committed_us=np.where(has_wall, wall_ms * 1000, seconds * 1_000_000),
         namespaces=Namespaces(db, coll),
         renamed_to=Namespaces(to_db, to_coll),
         ids=identity,

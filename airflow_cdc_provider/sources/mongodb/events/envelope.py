@@ -29,6 +29,7 @@ from airflow_cdc_provider.events.envelopes import (
     EnvelopeOptions,
     schema_changes,
     source_block,
+    times_of,
 )
 from airflow_cdc_provider.events.json_converter import quote
 from airflow_cdc_provider.events.transforms.pieces import Piece
@@ -193,8 +194,8 @@ def _source(
         "mongodb",
         options,
         [
-            pc.multiply(known_ms, unit).fill_null(options.now_ns // (1_000_000 // unit))
-            for unit in (1, 1000, 1_000_000)
+            pc.if_else(known_ms.is_null(), now, known)
+            for (_, _, now), known in zip(options.times, times_of(known_ms, 1_000_000, options), strict=True)
         ],
         ("collection", STRING, collections),
         ("ord", INT32, events["ord"]),

@@ -323,7 +323,7 @@ def _source(
         "com.scylladb.cdc.debezium.connector",
         "scylla",
         options,
-        times_of(events["ts_us"]),
+        times_of(events["ts_us"], 1000, options),
         ("keyspace_name", STRING, keyspace),
         ("table_name", STRING, table),
         *details,

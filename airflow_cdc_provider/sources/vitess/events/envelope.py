@@ -23,7 +23,13 @@ from airflow_cdc_provider.events.connect import (
     struct_values,
 )
 from airflow_cdc_provider.events.encoder import Destination, Envelope
-from airflow_cdc_provider.events.envelopes import NO_TEXT, EnvelopeOptions, schema_changes, source_block
+from airflow_cdc_provider.events.envelopes import (
+    NO_TEXT,
+    EnvelopeOptions,
+    schema_changes,
+    source_block,
+    times_of,
+)
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.sources.vitess.events.tables import EventTable
 from airflow_cdc_provider.sources.vitess.events.types import EventColumn
@@ -145,7 +151,7 @@ def _source(
         f"{_CONNECTOR}.Source",
         "vitess",
         options,
-        [pc.multiply(events["seconds"], unit) for unit in (1000, 1_000_000, 1_000_000_000)],
+        times_of(events["seconds"], 1_000_000_000, options),
         ("keyspace", STRING, keyspaces),
         ("table", STRING, tables),
         ("shard", STRING, events["shard"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,31 @@ def by_python(time: datetime) -> str:
 def test_times_are_written_as_the_calendar_says(times: list[datetime | None]) -> None:
     found = written("yyyy-MM-dd'T'HH:mm:ss.SSSXXX a hh yy d.M. 'o''clock'", millis_of(times)).to_pylist()
     assert found == [time and by_python(time) for time in times]
+
+
+@given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, -1, 0])))
+def test_years_beyond_pythons_are_of_the_same_calendar(millis: int) -> None:
+    cycles, rest = divmod(millis, 400 * 365_2425 * 8_640)  # the calendar repeats each 400 years
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest)
+    year = time.year + 400 * cycles
+    expected = f"{year if year > 0 else 1 - year:04}-{time:%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}"
+    assert written("yyyy-MM-dd'T'HH:mm:ss.SSS", pa.array([millis, None])).to_pylist() == [expected, None]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("yyyy", "99999999999999999999999"),
+        ("yyyy", "1234567890"),
+        ("yyyy", "999999999"),
+        ("yyyy-MM-dd", "2024-1-9999999999"),
+        ("s", "9999999999"),
+    ],
+)
+def test_numbers_of_which_no_time_of_64_bits_can_be_made_are_refused(form: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match="has another form"):
+        read(form, pa.array([text]))
+    assert read("s", pa.array(["0000000000000000007", None])).to_pylist() == [7000, None]
 
 
 @given(TIMES, st.sampled_from(FORMS))

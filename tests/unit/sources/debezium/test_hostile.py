@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +83,17 @@ def test_any_messages_are_read_to_their_end(pairs: list[tuple[bytes | None, byte
         shown = table.merge(records)
         shown.validate(full=True)
         assert len({name.lower() for name in shown.schema.names}) == shown.num_columns
+
+
+@pytest.mark.parametrize("time_ms", [-(2**63), -1, 0, 253_402_300_800_000, 2**63 // 1000, 2**63 - 1])
+def test_a_producers_time_at_the_edges_of_64_bits_stops_nothing(time_ms: int) -> None:
+    row = framed({**event("c", None, {"id": 1}), "source": {}}, [column("id", "int64")])
+    one = replace(messages([({"id": 1}, row)]), times_ms=np.array([time_ms]))
+    records = read_messages(one, FEED, set(), Counter())
+    assert sorted(records.column("kind").to_pylist()) == ["change", "schema"]
+    assert all(
+        time is None or 1970 <= time.year <= 2023 for time in records.column("committed_at").to_pylist()
+    )
 
 
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=4), min_size=1, max_size=6))

@@ -7,6 +7,7 @@ import bson
 import pyarrow as pa
 import pytest
 from bson import Binary, Int64, Timestamp
+from bson.datetime_ms import DatetimeMS
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.bson import as_bytes, split_documents
@@ -123,6 +124,15 @@ def test_a_transaction_is_named_by_session_and_number() -> None:
 
 def test_without_wall_time_the_cluster_times_second_is_the_commit_time() -> None:
     (found,) = records(event(wallTime=...)).column("committed_at").cast(pa.int64()).to_pylist()
+    assert found == 10_000_000
+
+
+@pytest.mark.parametrize("wall_ms", [-(2**63), -1, 253_402_300_800_000, 2**63 // 1000 + 1, 2**63 - 1])
+def test_a_wall_time_that_no_clock_has_does_not_wrap(wall_ms: int) -> None:
+    """A stage of the stream may set it."""
+    (found,) = (
+        records(event(wallTime=DatetimeMS(wall_ms))).column("committed_at").cast(pa.int64()).to_pylist()
+    )
     assert found == 10_000_000
 
 

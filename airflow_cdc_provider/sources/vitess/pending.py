@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,7 +100,7 @@ class Feed:
             shards=tuple(self.shards),
             tablet_type=self.tablet_type,  # type: ignore[arg-type]  # checked when the connector was read
             exclude_empty_shards=self.exclude_empty_shards,
-            stream=VitessStream(heartbeat_seconds=1, cells=tuple(self.cells)),
+            stream=VitessStream(cells=tuple(self.cells)),
             advanced=VitessAdvanced(call_timeout_seconds=_CALL_SECONDS),
         )
 
@@ -166,8 +166,8 @@ def look(
         resharding = _resharding(client, options)
         if position.is_real and position.has(head):
             return Pending(news=False, lag_seconds=0.0, shards=ahead, resharding=resharding)
-        found = _first_change(client, feed, position, head, ahead, patience_seconds)
-        return replace(found, resharding=resharding)
+        found = oldest(client, options, feed.selects, position, head, patience_seconds)
+        return replace(found, shards=ahead, resharding=resharding)
     except PositionLost:
         if not feed.recovers_from_loss:
             raise
@@ -203,21 +203,36 @@ def _resharding(client: VtgateClient, options: VitessOptions) -> list[str]:
     return shards_in_reshard([t for name in keyspaces for t in list_tablets(client, name, _CALL_SECONDS)])
 
 
-def _first_change(
+def oldest(
     client: VtgateClient,
-    feed: Feed,
+    options: VitessOptions,
+    selects: Callable[[str], bool],
     position: Position,
     head: Position,
-    ahead: Mapping[str, int],
     patience_seconds: float,
 ) -> Pending:
+    """Find the oldest change after a position. This is the lag of a connector, wherever it is reported.
+
+    Args:
+        client: The cluster.
+        options: The source's options.
+        selects: Returns whether ``keyspace.table`` is selected.
+        position: The position.
+        head: A position after it.
+        patience_seconds: How long the tablets may search for a selected change.
+
+    Raises:
+        PositionLost: The source no longer has the changes after the position.
+        TransientError: The server doesn't answer.
+    """
+    from airflow_cdc_provider.sources.vitess.options import VitessStream
     from airflow_cdc_provider.sources.vitess.position import Position
     from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
     from airflow_cdc_provider.sources.vitess.requests import filter_of, stream_request, tables_to_stream
 
-    options = feed.options
-    filters = filter_of(tables_to_stream(client, options, feed.selects))
-    request = stream_request(position.to_vgtid(), filters, options)
+    filters = filter_of(tables_to_stream(client, options, selects))
+    quick = VitessStream(heartbeat_seconds=1, cells=options.stream.cells)
+    request = stream_request(position.to_vgtid(), filters, replace(options, stream=quick))
     stream = client.vstream(request.SerializeToString())
     kinds = {EVENT_TYPES[name] for name in _NEWS}
     timer = threading.Timer(patience_seconds, stream.cancel)
@@ -225,17 +240,17 @@ def _first_change(
     try:
         for response in stream:
             for event in VStreamResponse.FromString(response).events:
-                if event.HasField("row_event") and not feed.selects(event.row_event.table_name):
+                if event.HasField("row_event") and not selects(event.row_event.table_name):
                     continue  # of another keyspace, by the name of a table that is selected
                 if event.type in kinds:
                     now = event.current_time / 1e9 or time.time()
                     age = max(now - event.timestamp, 0.0) if event.timestamp else None
-                    return Pending(True, age, event.row_event.table_name, ahead)
+                    return Pending(True, age, event.row_event.table_name)
                 if event.HasField("vgtid"):
                     read_to = Position.of_vgtid(event.vgtid.SerializeToString())
                     if read_to.has(head):
-                        return Pending(False, 0.0, "", ahead)
+                        return Pending(False, 0.0)
     finally:
         timer.cancel()
         stream.cancel()
-    return Pending(False, None, "", ahead)
+    return Pending(False, None)

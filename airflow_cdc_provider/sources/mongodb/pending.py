@@ -1,24 +1,30 @@
 """Checks whether a MongoDB deployment has changes after an offset, and how old the oldest one is.
 
-Each check opens a change stream after the offset, lets the server filter out unselected events, and reads a
-few events at most. It never reads bulk data.
+Each check opens the capture's change stream after the offset, lets the server filter out unselected events,
+and reads the names and times of a few events at most. It never reads bulk data.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
-from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.selection import Selection
 
 if TYPE_CHECKING:
     from pymongo import AsyncMongoClient
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
+_AWAIT_MS: Final = 50
+_EVENTS: Final = 100
+"""Events of a reply: some may be of tables that only the client can leave out."""
 _WINDOWS_TRIED_SECONDS: Final = (259_200, 86_400, 28_800, 7_200, 3_600, 1_200, 300, 60)
 
 
@@ -28,8 +34,9 @@ class Pending:
 
     Args:
         news: Whether there are changes after the offset.
-        lag_seconds: Age of the oldest one by the server's clock, 0 for none; None before the first capture,
-            or if the server didn't find the first selected change in time.
+        lag_seconds: Age of the oldest one by the server's clock, 0 for none; None before the first capture.
+            If the server didn't find the first selected change in time, the age of the last event that it
+            searched.
         table: Collection of the oldest one; empty for none.
         window_seconds: Time from the oplog's first entry to the offset; None before the first capture, or if
             the position is lost. If the login may not run ``serverStatus``, the longest of several times from
@@ -49,25 +56,50 @@ class Feed:
     """The feed to check: a connector's options as JSON, so that a trigger can be serialized.
 
     Args:
-        scope: ``deployment``, ``database`` or ``collection``.
-        target: The database, or ``database.collection``.
+        source: The source's options that aren't default.
         tables: Patterns of the selected tables.
         exclude_tables: Patterns of the excluded tables.
+        signals: The signal collection; empty for none.
         recovers_from_loss: Whether the next run recovers from a lost position automatically.
-        authentication_class: The connector's class that provides credentials; empty for none.
     """
 
-    scope: str = "deployment"
-    target: str = ""
+    source: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[str, ...] = (".*",)
     exclude_tables: tuple[str, ...] = ()
+    signals: str = ""
     recovers_from_loss: bool = False
-    authentication_class: str = ""
 
-    def pipeline(self) -> list[dict[str, Any]]:
-        """Return the aggregation stages that select the tables on the server."""
-        selection = Selection(tuple(self.tables), tuple(self.exclude_tables))
-        return [{"$match": event_filter(selection)}, {"$project": {"ns": 1, "clusterTime": 1}}]
+    @cached_property
+    def options(self) -> MongodbOptions:
+        """The source's options."""
+        return parse(MongodbOptions, dict(self.source), "source")
+
+    @cached_property
+    def selection(self) -> Selection:
+        """The captured namespaces."""
+        return Selection(tuple(self.tables), tuple(self.exclude_tables), self.signals)
+
+    def stream(self) -> dict[str, Any]:
+        """Return the arguments of a change stream with the events that a capture reads, without documents."""
+        from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import stream_pipeline
+
+        stream = self.options.stream
+        first, *stages = stream_pipeline(self.options, self.selection, split=False)
+        names = {"show_expanded_events": "showExpandedEvents"}
+        if stream.pipeline or stream.oversize == "skip":  # stages that may need documents
+            names |= {
+                "full_document": "fullDocument",
+                "full_document_before_change": "fullDocumentBeforeChange",
+            }
+        given = {name: first["$changeStream"].get(member) for name, member in names.items()}
+        project = {"$project": {"ns": 1, "to": 1, "clusterTime": 1}}
+        return given | {"pipeline": [*stages, project], "collation": dict(stream.collation) or None}
+
+    def keeps(self, event: Mapping[str, Any]) -> bool:
+        """Return whether a capture keeps an event that the server sends."""
+        spaces = [space for space in (event.get("ns"), event.get("to")) if space and "coll" in space]
+        names = [f"{space['db']}.{space['coll']}" for space in spaces]
+        return not names or any(self.selection(name) and not self.options.in_batches(name) for name in names)
 
 
 def async_client(values: dict[str, Any], authentication_class: str = "") -> AsyncMongoClient:
@@ -99,40 +131,64 @@ async def look(
         ConfigurationError: The login is refused, or the server has no change streams.
         TransientError: The server doesn't answer.
     """
-    from pymongo.errors import OperationFailure
-
-    from airflow_cdc_provider.sources.mongodb.driver.server_errors import LOST, translated
+    from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 
     if offset is None:
         return Pending(news=True, lag_seconds=None)
     position = StreamPosition.from_offset(offset).unsplit
     try:
         with translated("can't check for changes"):
-            head = (await client.admin.command("ping")).get("operationTime")
             window = await _window_seconds(client, feed, position)
-            try:
-                found, at_head = await _first_event(client, feed, position, head, patience_seconds)
-            except OperationFailure as error:
-                if error.code not in LOST or not position.token:
-                    raise
-                # The pipeline may filter out the token's event. Then the stream can only be opened by time.
-                before = position.time - 1
-                by_time = StreamPosition(before >> 32, before & LAST_INDEX)
-                found, at_head = await _first_event(client, feed, by_time, head, patience_seconds)
+        return replace(await oldest(client, feed, position, patience_seconds), window_seconds=window)
     except PositionLost:
         if not feed.recovers_from_loss:
             raise
         return Pending(news=True, lag_seconds=None, lost=True)
-    if found is None:
-        return Pending(news=False, lag_seconds=0.0 if at_head else None, window_seconds=window)
+
+
+async def oldest(
+    client: AsyncMongoClient, feed: Feed, position: StreamPosition, patience_seconds: float
+) -> Pending:
+    """Find the oldest change after a position. This is the lag of a connector, wherever it is reported.
+
+    Args:
+        client: The deployment.
+        feed: The feed to check.
+        position: The position.
+        patience_seconds: How long the server may search for a selected event.
+
+    Raises:
+        PositionLost: The oplog no longer reaches back to the position.
+        ConfigurationError: The login is refused, or the server has no change streams.
+        TransientError: The server doesn't answer.
+    """
+    from pymongo.errors import OperationFailure
+
+    from airflow_cdc_provider.sources.mongodb.driver.server_errors import LOST, translated
+
+    with translated("can't check for changes"):
+        head = (await client.admin.command("ping")).get("operationTime")
+        try:
+            found, searched = await _first_event(client, feed, position, head, patience_seconds)
+        except OperationFailure as error:
+            if error.code not in LOST or not position.token:
+                raise
+            # The pipeline may filter out the token's event. Then the stream can only be opened by time.
+            before = position.time - 1
+            by_time = StreamPosition(before >> 32, before & LAST_INDEX)
+            found, searched = await _first_event(client, feed, by_time, head, patience_seconds)
     now = head.time if head is not None else time.time()
+    if found is None:
+        at_head = head is not None and searched >= (head.time << 32 | head.inc)
+        return Pending(False, 0.0 if at_head else float(max(now - (max(searched, position.time) >> 32), 0)))
     table = ".".join(filter(None, [found["ns"].get("db", ""), found["ns"].get("coll", "")]))
-    return Pending(True, float(max(now - found["clusterTime"].time, 0)), table, window)
+    return Pending(True, float(max(now - found["clusterTime"].time, 0)), table)
 
 
 async def _first_event(
     client: AsyncMongoClient, feed: Feed, position: StreamPosition, head: Any, patience_seconds: float
-) -> tuple[Mapping[str, Any] | None, bool]:
+) -> tuple[Mapping[str, Any] | None, int]:
+    """Return the first selected event, if it was found in time, and the cluster time that was searched."""
     import bson
 
     start: dict[str, Any] = {"start_at_operation_time": position.start_time}
@@ -142,7 +198,7 @@ async def _first_event(
     known = 0 if position.token or position.index == LAST_INDEX else position.index + 1
     deadline = time.monotonic() + patience_seconds
     stream = await _watched(client, feed).watch(
-        feed.pipeline(), max_await_time_ms=500, batch_size=known + 1, **start
+        **feed.stream(), max_await_time_ms=_AWAIT_MS, batch_size=known + _EVENTS, **start
     )
     async with stream:
         while True:
@@ -151,20 +207,20 @@ async def _first_event(
                 when = event["clusterTime"]
                 if known and (when.time, when.inc) == (position.seconds, position.increment):
                     known -= 1
-                    continue
-                return event, False
-            scanned_to = token_time(stream.resume_token or {})
-            if head is not None and scanned_to >= (head.time << 32 | head.inc):
-                return None, True
-            if time.monotonic() > deadline:
-                return None, False
+                elif feed.keeps(event):
+                    return event, 0
+            searched = token_time(stream.resume_token or {})
+            at_head = head is not None and searched >= (head.time << 32 | head.inc)
+            if (event is None and at_head) or time.monotonic() > deadline:
+                return None, searched
 
 
 def _watched(client: AsyncMongoClient, feed: Feed) -> Any:
-    if feed.scope == "deployment":
+    scope = feed.options.scope
+    if scope == "deployment":
         return client
-    database, _, collection = feed.target.partition(".")
-    return client[database][collection] if feed.scope == "collection" else client[database]
+    database, _, collection = feed.options.target.partition(".")
+    return client[database][collection] if scope == "collection" else client[database]
 
 
 async def _window_seconds(client: AsyncMongoClient, feed: Feed, position: StreamPosition) -> float:
