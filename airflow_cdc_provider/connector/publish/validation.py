@@ -112,6 +112,8 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
         "datastax": (
             "operations",
             "source",
+            "deletions",
+            "ranges",
             "decimals",
             "varints",
             "frozen",
@@ -121,7 +123,7 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
         ),
         "datastax-cells": ("key_in_value", "reread", "before"),
     }
-    for name in names.get(publish.envelope, ("key_in_value", "reread")):
+    for name in names.get(publish.envelope, ("key_in_value", "reread", "ranges")):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(

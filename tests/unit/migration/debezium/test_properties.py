@@ -447,7 +447,7 @@ def test_snapshot_modes_are_imported_or_refused_with_the_reason() -> None:
         ("snapshot.data start.stream", "initial"),
         ("snapshot.data start.stream snapshot.schema snapshot.on.schema.error", "initial"),
         ("snapshot.data start.stream snapshot.on.data.error", "when_needed"),
-        ("start.stream snapshot.on.data.error", None),
+        ("start.stream snapshot.on.data.error", "custom"),
         ("snapshot.data snapshot.on.data.error", None),
         ("", None),
         ("snapshot.schema", None),
