@@ -339,8 +339,10 @@ class Connector:
     @property
     def tombstones(self) -> bool:
         """Whether a tombstone follows each delete."""
-        given = self.publish.tombstones
-        return source_plugin(self.type).tombstones if given is None else given
+        publish = self.publish
+        if publish.tombstones is not None:
+            return publish.tombstones
+        return source_plugin(self.type).tombstones or publish.envelope == "datastax-cells"
 
     def names(self, table: str) -> bool:
         """Return whether one of the patterns is this table's literal name, with dots escaped or not."""

@@ -97,8 +97,8 @@ class PublishOptions:
         "optional",
     )
     tombstones: bool | None = option(
-        "Write a tombstone (null value) after each delete; default: true, for source cassandra false, since "
-        "events of a key may have different columns, which compaction loses",
+        "Write a tombstone (null value) after each delete; default: true, for source cassandra only in "
+        "envelope datastax-cells: events of a key may have different columns, which compaction loses",
         None,
     )
     headers: bool = option("Write Debezium's context headers", True)

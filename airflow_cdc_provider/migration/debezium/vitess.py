@@ -73,13 +73,6 @@ def _vgtid(draft: Draft, name: str, value: str) -> None:
         draft.set("source.start_at", json.dumps(kept))
 
 
-def _time_precision(draft: Draft, name: str, value: str) -> None:
-    modes = ("adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
-    if value.lower() not in modes:
-        raise rules.invalid(name, f"one of {', '.join(modes)}", value)
-    draft.set("publish.vitess.temporal", value.lower())
-
-
 def _decimals(draft: Draft, name: str, value: str) -> None:
     if value.lower() not in ("precise", "double", "string"):
         raise rules.invalid(name, "one of precise, double, string", value)
@@ -345,8 +338,18 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "override.datetime.to.nullable": _OVERRIDE,
     "vitess.override.datetime.to.nullable": _OVERRIDE,
-    "time.precision.mode": rules.custom_rule(
-        "`publish.vitess.temporal`; adaptive is not supported, as in Debezium", _time_precision
+    "time.precision.mode": rules.choice(
+        "publish.vitess.temporal",
+        {
+            mode: mode
+            for mode in (
+                "adaptive_time_microseconds",
+                "connect",
+                "isostring",
+                "microseconds",
+                "nanoseconds",
+            )
+        },
     ),
     "decimal.handling.mode": rules.custom_rule(
         "ignored: Debezium's connector for Vitess always writes strings; use `publish.vitess.decimals`",

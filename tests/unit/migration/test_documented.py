@@ -198,6 +198,7 @@ def test_tombstones_of_cassandra_are_off_by_default_and_reported_where_they_are_
 
     assert not tombstones("cassandra")
     assert tombstones("cassandra", tombstones=True)
+    assert tombstones("cassandra", envelope="datastax-cells")
     assert all(tombstones(kind) for kind in ("mongodb", "vitess"))
     found = from_debezium({**LEAST["cassandra"], "tombstones.on.delete": "true"})
     assert found.connector.tombstones

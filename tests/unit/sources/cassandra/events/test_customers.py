@@ -85,4 +85,3 @@ def test_the_schemas_of_the_customers_example_are_those_of_datastaxs_documents()
         assert (null, field["default"]) == ("null", None), "a cell that isn't there"
         assert cell["fields"][1] == {"name": "deletion_ts", "type": ["null", "long"], "default": None}
         assert cell["fields"][2] == {"name": "set", "type": "boolean"}
-    assert event["key"] is not None

@@ -79,7 +79,7 @@ def debezium(value: str, table: str) -> list[str]:
 
 
 TABLES = st.sampled_from(["shop.t", "shop.u", "shop[.].*", r"shop\.t.?", "(.*).t", ".*", "s.*p.[tu]"])
-NAMES = st.sampled_from([*COLUMNS, "TOTAL", "n.*", ".*e", "i?d", "[no]+te", "no(te)?", "(na|no).*", "x"])
+NAMES = st.sampled_from([*COLUMNS, "TOTAL", "n.*", "n.*e", "i?d", "[no]+te", "no(te)?", "(na|no).*", "x"])
 ENTRIES = st.tuples(TABLES, st.lists(NAMES, min_size=1, max_size=3)).map(lambda e: f"{e[0]}:{', '.join(e[1])}")
 
 
