@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_cdc_provider.connector.publish.converters import invalid_converters
 from airflow_cdc_provider.options import option
 
 
@@ -25,8 +24,8 @@ class CassandraPublishOptions:
         "current",
     )
     deletions: Literal["columns", "keys"] = option(
-        "Place of deletion_ts in delete events of envelope debezium. columns: all columns but keys have a cell "
-        "with it, in us, as in Debezium's code; keys: only keys have cells, with it in ms, as in the "
+        "Place of deletion_ts in delete events of envelope debezium. columns: all columns but keys have a "
+        "cell with it, in us, as in Debezium's code; keys: only keys have cells, with it in ms, as in the "
         "documentation of Debezium and DataStax and always in envelope datastax-cells",
         "columns",
     )
@@ -52,7 +51,6 @@ class CassandraPublishOptions:
         "Custom converters of columns in envelope debezium: type (package.module:function), columns (a "
         "regular expression on keyspace.table.column), schema_name, and custom settings",
         {},
-        check=invalid_converters,
     )
     before: bool = option(
         "Add before to values of envelope debezium: the row before the change, as far as it is known from "

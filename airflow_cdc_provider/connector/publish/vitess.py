@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.connector.publish.converters import invalid_converters
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 
@@ -126,9 +125,9 @@ class VitessPublishOptions:
         check=_patterns,
     )
     key_columns: Mapping[str, str] = option(
-        "Keys other than primary keys (message.key.columns): an anchored regular expression on keyspace.table, "
-        "and such expressions on column names, separated by commas, in the order of the key. A table without "
-        "a matching column keeps its primary key",
+        "Keys other than primary keys (message.key.columns): an anchored regular expression on "
+        "keyspace.table, and such expressions on column names, separated by commas, in the order of the key. "
+        "A table without a matching column keeps its primary key",
         {},
         check=_key_columns,
     )
@@ -155,7 +154,6 @@ class VitessPublishOptions:
         "Custom converters of columns: type (package.module:function), columns (a regular expression on "
         "keyspace.table.column), schema_name, and custom settings",
         {},
-        check=invalid_converters,
     )
     remove_fields: tuple[str, ...] = option(
         "Dotted paths of fields to remove from values: source.vgtid, after.name ... (transform RemoveField)",

@@ -61,13 +61,24 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
         draft.set("source.cluster", str(node["cluster_name"]))
 
 
+_LATEST_ONLY: Final = (
+    "jobs read all segments, since one that reads the latest alone would lose changes. To inspect a log, set "
+    "source.advanced.latest_segment_only and run airflow cdc events"
+)
+
+
+def _latest_only(draft: Draft, name: str, value: str) -> None:
+    if rules.boolean(name, value):
+        draft.notes.append(f"property {name} is ignored: {_LATEST_ONLY}")
+
+
 def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
     modes = {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
     rules.choice("snapshot.mode", modes).apply(draft, name, value)
     if value.lower() == "always":
         draft.notes.append(
-            f"property {name}: always of Debezium's connector for Cassandra reads newly enabled tables, as each "
-            "run does with mode initial; mode always reads all tables in each run"
+            f"property {name}: always of Debezium's connector for Cassandra reads newly enabled tables, as "
+            "each run does with mode initial; mode always reads all tables in each run"
         )
 
 
@@ -84,7 +95,9 @@ CASSANDRA: Final[dict[str, Rule]] = {
         _transforms,
     ),
     "transforms.*": rules.handled_elsewhere("with `transforms`"),
-    "snapshot.mode": rules.custom_rule("`snapshot.mode`; always is `initial`, no_data `never`", _snapshot_mode),
+    "snapshot.mode": rules.custom_rule(
+        "`snapshot.mode`; always is `initial`, no_data `never`", _snapshot_mode
+    ),
     "snapshot.consistency": consistency("NODE_LOCAL"),
     "snapshot.scan.interval.ms": rules.ignored("each run detects new tables"),
     "snapshot.fetch.size": PROCESS,
@@ -121,10 +134,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "commit.log.marked.complete.poll.interval.ms": PROCESS,
     "commit.log.processor.shutdown.timeout.seconds": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "latest.commit.log.only": rules.ignored(
-        "jobs read all segments: one that reads the latest alone would lose changes. To inspect a log, set "
-        "source.advanced.latest_segment_only and run airflow cdc events"
-    ),
+    "latest.commit.log.only": Rule("ignored", _LATEST_ONLY, _latest_only),
     "offset.backing.store.dir": STATE,
     "max.offset.flush.size": STATE,
     "num.of.change.event.queues": PROCESS,

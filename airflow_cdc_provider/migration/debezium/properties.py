@@ -162,8 +162,8 @@ def _note_cassandra_differences(draft: Draft) -> None:
     """Note risks, and options whose default differs in Debezium's connector for Cassandra."""
     if draft.get("publish.tombstones"):
         draft.notes.append(
-            "property tombstones.on.delete: don't use it on compacted topics; compaction deletes an event that "
-            "has other columns than a later one of its key"
+            "property tombstones.on.delete: don't use it on compacted topics; compaction deletes an event "
+            "that has other columns than a later one of its key"
         )
     if "snapshot.consistency" not in draft.properties:
         draft.notes.append(

@@ -116,16 +116,19 @@ _MASKS: Final = (
 
 def _key_columns(draft: Draft, name: str, value: str) -> None:
     """Import keys; an expression that starts with ``^`` matches the start of names, as Debezium documents."""
-    columns: dict[str, list[str]] = {}
+    columns: dict[str, str] = {}
     for entry in split_expressions(value, ";"):
         parts = split_expressions(entry, ":")
         if len(parts) != 2:
             raise rules.invalid(name, "keyspace.table:column,column;... ", value)
-        columns.setdefault(f"(?i:{parts[0]})", []).extend(
+        table = f"(?i:{parts[0]})"
+        while table in columns:  # each entry has its own place in the order
+            table = f"(?:{table})"
+        columns[table] = ",".join(
             f"(?i:(?:{column}).*)" if column.startswith("^") else f"(?i:{column})"
             for column in split_expressions(parts[1])
         )
-    draft.set("publish.vitess.key_columns", {table: ",".join(names) for table, names in columns.items()})
+    draft.set("publish.vitess.key_columns", columns)
 
 
 def _factory(draft: Draft, name: str, value: str) -> None:
@@ -254,8 +257,8 @@ def set_vitess_defaults(draft: Draft) -> None:
     """Set options whose default differs in Debezium's connector for Vitess, and note what they imply."""
     if "snapshot.mode" not in draft.properties:
         draft.notes.append(
-            "property snapshot.mode isn't set: the first run reads all tables, the default since Debezium 2.2; "
-            "earlier versions take no snapshot, which is never"
+            "property snapshot.mode isn't set: the first run reads all tables, the default since Debezium "
+            "2.2; earlier versions take no snapshot, which is never"
         )
     if "errors.max.retries" not in draft.properties:
         draft.set("source.advanced.connect_attempts", -1)

@@ -1,4 +1,4 @@
-"""Copies of configurations in the documentation of Debezium's connectors, and of their tables of properties."""
+"""Copies of configurations in the documentation of Debezium's connectors, and of their tables of defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples and defaults in the documentation of Debezium's and DataStax's connectors: all are accepted."""
+"""The examples and defaults in the documentation of Debezium's and DataStax's connectors are accepted."""
 
 from __future__ import annotations
 

@@ -177,9 +177,7 @@ def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
         is_key = number < keys
         time = pc.divide(pc.if_else(deletes, times, time) if is_key else time, 1000)
         mask = cell.is_null() if is_key else pc.or_(cell.is_null(), deletes)
-        result.append(
-            pa.StructArray.from_arrays([value, time, present], fields=list(cell.type), mask=mask)
-        )
+        result.append(pa.StructArray.from_arrays([value, time, present], fields=list(cell.type), mask=mask))
     return result
 
 

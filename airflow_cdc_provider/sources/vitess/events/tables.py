@@ -49,7 +49,7 @@ class EventForm:
             (:mod:`.masks`).
         source_types_of_columns: Expressions on ``keyspace.table.column``: the schemas of these columns in
             values include the MySQL type.
-        source_types: Likewise, on the type in MySQL (``BIGINT``) or VStream (``INT64``), on ``keyspace.TYPE``,
+        source_types: Likewise, on the type in MySQL (``BIGINT``) or VStream (``INT64``), ``keyspace.TYPE``,
             ``keyspace.table.TYPE`` or ``keyspace.table.column``.
         converters: Pairs of an expression on ``keyspace.table.column`` and the converter to apply.
     """

@@ -289,7 +289,9 @@ def test_cells_as_datastaxs_documents_show_them() -> None:
         assert (key["schema"]["name"], value["schema"]["name"]) == (f"{name}.Key", f"{name}.Envelope")
         after = next(f for f in value["schema"]["fields"] if f["field"] == "after")
         assert after["name"] == f"{name}.Value"
-        assert all([m["field"] for m in c["fields"]] == ["value", "deletion_ts", "set"] for c in after["fields"])
+        assert all(
+            [m["field"] for m in c["fields"]] == ["value", "deletion_ts", "set"] for c in after["fields"]
+        )
         payloads.append(value["payload"])
     assert {payload["op"] for payload in payloads} == set("cud")
     assert {payload["source"]["version"] for payload in payloads} == {__version__}

@@ -69,7 +69,7 @@ def test_an_entry_without_a_table_and_columns_is_refused(value: str) -> None:
 
 
 def debezium(value: str, table: str) -> list[str]:
-    """Choose columns like ``Key.CustomKeyMapper`` of Debezium 3.6: tables and columns are matched together."""
+    """Choose columns like ``Key.CustomKeyMapper`` of Debezium 3.6: tables and columns match together."""
     patterns = []
     for entry in value.split(";"):
         tables, _, names = entry.partition(":")
@@ -80,7 +80,9 @@ def debezium(value: str, table: str) -> list[str]:
 
 TABLES = st.sampled_from(["shop.t", "shop.u", "shop[.].*", r"shop\.t.?", "(.*).t", ".*", "s.*p.[tu]"])
 NAMES = st.sampled_from([*COLUMNS, "TOTAL", "n.*", "n.*e", "i?d", "[no]+te", "no(te)?", "(na|no).*", "x"])
-ENTRIES = st.tuples(TABLES, st.lists(NAMES, min_size=1, max_size=3)).map(lambda e: f"{e[0]}:{', '.join(e[1])}")
+ENTRIES = st.tuples(TABLES, st.lists(NAMES, min_size=1, max_size=3)).map(
+    lambda e: f"{e[0]}:{', '.join(e[1])}"
+)
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=3).map(";".join), st.sampled_from(["t", "u", "tt"]))
