@@ -127,7 +127,7 @@ def topics_and_events(connector: Connector) -> Iterator[str]:
         yield "rows without an envelope, as written by ExtractNewDocumentState"
     if publish.transforms:
         yield f"transforms: {', '.join(type(transform).__name__ for transform in publish.transforms)}"
-    yield f"tombstones after deletes: {'yes' if publish.tombstones else 'no'}"
+    yield f"tombstones after deletes: {'yes' if connector.tombstones else 'no'}"
     if publish.skipped_operations:
         yield f"skipped operations: {', '.join(publish.skipped_operations)}"
     yield "new: records are sent in transactions; isolation.level=read_committed reads each event once"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from airflow_cdc_provider import __version__
 from airflow_cdc_provider.connector.limited_options import require_supported
 from airflow_cdc_provider.connector.notify import NotificationOptions
 from airflow_cdc_provider.connector.publish.options import PublishOptions
@@ -358,7 +359,16 @@ class Connector:
     @property
     def event_version(self) -> str:
         """Value of ``source.version`` in events."""
-        return self.publish.version or source_plugin(self.type).event_version
+        own = __version__ if self.publish.envelope == "datastax-cells" else ""
+        return self.publish.version or own or source_plugin(self.type).event_version
+
+    @property
+    def tombstones(self) -> bool:
+        """Whether a tombstone follows each delete."""
+        publish = self.publish
+        if publish.tombstones is not None:
+            return publish.tombstones
+        return source_plugin(self.type).tombstones or publish.envelope == "datastax-cells"
 
     def names(self, table: str) -> bool:
         """Return whether one of the patterns is this table's literal name, with dots escaped or not."""

@@ -97,6 +97,18 @@ class Snapshotter:
         """Called when a snapshot failed; rows already read are kept, and the next run may continue."""
 
 
+class WhenLost(Snapshotter):
+    """Takes no snapshot but after changes were lost: Debezium's start.stream and snapshot.on.data.error."""
+
+    def snapshot_data(self, offset_exists: bool, snapshot_in_progress: bool) -> bool:
+        """Return whether this run continues a snapshot."""
+        return False
+
+    def snapshot_on_data_error(self) -> bool:
+        """Return that lost changes are due for a new snapshot."""
+        return True
+
+
 def load_snapshotter(class_path: str, settings: Mapping[str, Any]) -> Snapshotter:
     """Return the snapshotter of a declaration, one instance per process.
 

@@ -138,6 +138,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "keyspace": rules.handled_elsewhere("`tables`, with `table`"),
     "table": rules.handled_elsewhere("`tables`, with `keyspace`"),
     "columns": rules.custom_rule("`.*` only; use `publish.exclude_columns`", _columns),
+    "column.exclude.list": rules.EXCLUDED_COLUMNS,
     "outputFormat": rules.custom_rule(
         "`publish.key`, `publish.value`, `publish.cassandra.key_in_value`", _format
     ),

@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -76,7 +76,7 @@ class Draft:
     def patterns(self, value: str) -> list[str]:
         """Split a list of names: case-insensitive regular expressions, or literals."""
         entries = split_list(value)
-        if self.properties.get("filters.match.mode", "regex").strip() == "literal":
+        if self.properties.get("filters.match.mode", "regex").strip().lower() == "literal":
             return [re.escape(entry) for entry in entries]
         return [f"(?i:{entry})" for entry in entries]
 
@@ -247,3 +247,15 @@ def custom_rule(text: str, apply: Callable[[Draft, str, str], None]) -> Rule:
 def handled_elsewhere(text: str) -> Rule:
     """Imported by the rule of another property."""
     return Rule("imported", text, lambda draft, name, value: None)
+
+
+def _excluded(draft: Draft, name: str, value: str) -> None:
+    columns = split_list(value)
+    for column in columns:
+        if len(column.split(".")) < 3 or re.search(r"[*+?()\[\]{}|^$\\]", column):
+            raise invalid(name, "keyspace.table.column each, without regular expressions", column)
+    draft.set("publish.exclude_columns", columns)
+
+
+EXCLUDED_COLUMNS: Final = custom_rule("`publish.exclude_columns`", _excluded)
+"""Rule of Cassandra's lists of columns to exclude from values."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from airflow_cdc_provider import __version__
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import PERMANENT, CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.hooks._of_connector import hook_for
@@ -43,10 +44,11 @@ class _Observed:
 class CdcHealthOperator(ConnectorOperator):
     """Reports the health of a connector's reader and its session with the source; fails if one is unhealthy.
 
-    XCom, also of a failed task: ``ok``; ``problems``, a list of messages; ``reader``: ``kind`` (``stream`` or
-    ``runs``), ``status``, ``offset``, ``committed_at`` and ``commit_age_seconds`` of the newest commit,
-    ``reported_at`` and ``silent_seconds``, lag and counts; ``session``: ``server``, ``requests``, ``errors``,
-    response times, and for Cassandra ``nodes`` and ``nodes_down``.
+    XCom, also of a failed task: ``version`` of this package; ``ok``; ``problems``, a list of messages;
+    ``reader``: ``kind`` (``stream`` or ``runs``), ``status``, ``offset``, ``committed_at`` and
+    ``commit_age_seconds`` of the newest commit, ``reported_at`` and ``silent_seconds``, lag and counts;
+    ``session``: ``server``, ``requests``, ``errors``, response times, and for Cassandra ``nodes`` and
+    ``nodes_down``.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -109,6 +111,7 @@ class CdcHealthOperator(ConnectorOperator):
         problems = [*reader.problems, *session.problems]
         report = {
             "connector": connector.name,
+            "version": __version__,
             "ok": not problems,
             "problems": [str(problem) for problem in problems],
             "reader": {"ok": not reader.problems, **reader.numbers},

@@ -73,9 +73,9 @@ def load_converters(declared: Mapping[str, Mapping[str, Any]]) -> list[tuple[str
         Pairs of column pattern and converter, in the order of the declaration.
 
     Raises:
-        ConfigurationError: A function can't be loaded, or a pattern is invalid.
+        ConfigurationError: A function can't be loaded.
     """
-    return [(_pattern(name, values), _load(name, values)) for name, values in declared.items()]
+    return [(str(values["columns"]), _load(name, values)) for name, values in declared.items()]
 
 
 def require_columns(converters: Sequence[tuple[str, Converter]], columns: Iterable[str]) -> None:
@@ -96,21 +96,6 @@ def require_columns(converters: Sequence[tuple[str, Converter]], columns: Iterab
                 expected="an expression that matches the whole of keyspace.table.column",
                 found=repr(pattern),
             )
-
-
-def _pattern(name: str, values: Mapping[str, Any]) -> str:
-    pattern = str(values.get("columns", ""))
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(
-            f"the columns of converter {name} are not a valid expression: {error}"
-        ) from error
-    if not pattern:
-        raise ConfigurationError(
-            f"converter {name} has no columns", expected="an expression that matches their names"
-        )
-    return pattern
 
 
 def _load(name: str, values: Mapping[str, Any]) -> Converter:

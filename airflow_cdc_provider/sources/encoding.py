@@ -103,7 +103,7 @@ def envelope_options(connector: Connector, now_ns: int) -> EnvelopeOptions:
     return EnvelopeOptions(
         topics=topics_of(connector),
         version=connector.event_version,
-        tombstones=connector.publish.tombstones,
+        tombstones=connector.tombstones,
         now_ns=now_ns,
         wraps=connector.publish.times_beyond_64_bits == "wrap",
     )
@@ -169,15 +169,18 @@ def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None 
     return encoded(connector, [beat], registrar)
 
 
-def without_skipped(events: pa.RecordBatch, connector: Connector, skipped: Counter[str]) -> pa.RecordBatch:
+def without_skipped(
+    events: pa.RecordBatch, connector: Connector, skipped: Counter[str], more: Sequence[str] = ()
+) -> pa.RecordBatch:
     """Drop events whose kind the connector skips, and count them.
 
     Args:
         events: Decoded events with a column ``op``, in the source's codes; ``c`` and ``i`` are equivalent.
         connector: The connector.
         skipped: Counts them by code.
+        more: Further operations that are skipped.
     """
-    operations = set(connector.publish.skipped_operations)
+    operations = {*connector.publish.skipped_operations, *more}
     if not operations:
         return events
     if operations & {"c", "i"}:

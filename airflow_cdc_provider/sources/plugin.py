@@ -74,6 +74,7 @@ class SourcePlugin(ABC):
             (:mod:`airflow_cdc_provider.connector.limited_options`).
         event_values: Values of events in the default envelope: changed cells, documents or rows.
         event_headers: Whether events can have headers that name the connector.
+        tombstones: Whether a tombstone follows each delete by default.
         event_version: Value of ``source.version`` in events: the release of the connector whose format is
             written.
         stored_offsets: ``package.module:Class`` of the conversion of other connectors' offsets, a subclass of
@@ -89,6 +90,7 @@ class SourcePlugin(ABC):
     supports: ClassVar[frozenset[str]] = frozenset()
     event_values: ClassVar[EventValues] = "rows"
     event_headers: ClassVar[bool] = True
+    tombstones: ClassVar[bool] = True
     event_version: ClassVar[str] = "3.6.1.Final"
     stored_offsets: ClassVar[str] = ""
     docs_page: ClassVar[str]

@@ -23,6 +23,18 @@ class CassandraPublishOptions:
         "for Cassandra, with microseconds in ts_ms",
         "current",
     )
+    deletions: Literal["columns", "keys"] = option(
+        "Place of deletion_ts in delete events of envelope debezium. columns: all columns but keys have a "
+        "cell with it, in us, as in Debezium's code; keys: only keys have cells, with it in ms, as in the "
+        "documentation of Debezium and DataStax and always in envelope datastax-cells",
+        "columns",
+    )
+    ranges: bool = option(
+        "Envelope datastax-cells: write range deletions, as operation t with fields _range_start and "
+        "_range_end, which DataStax's documentation doesn't have. false: they have no event, and are counted "
+        "as skipped",
+        False,
+    )
     decimals: Literal["double", "precise", "string"] = option(
         "Representation of decimals in envelope debezium (decimal.handling.mode)", "double"
     )

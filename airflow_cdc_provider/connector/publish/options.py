@@ -96,7 +96,11 @@ class PublishOptions:
         "of ProtobufConverter",
         "optional",
     )
-    tombstones: bool = option("Write a tombstone (null value) after each delete", True)
+    tombstones: bool | None = option(
+        "Write a tombstone (null value) after each delete; default: true, for source cassandra only in "
+        "envelope datastax-cells: events of a key may have different columns, which compaction loses",
+        None,
+    )
     headers: bool = option("Write Debezium's context headers", True)
     event_index: bool = option("Add the header cdc.index, the index of the event within its change", False)
     skipped_operations: tuple[str, ...] = option(
@@ -156,7 +160,7 @@ class PublishOptions:
     )
     version: str = option(
         "Value of source.version; default: that of the emulated connector, 3.6.1.Final of Debezium or 2.0.4 "
-        "of ScyllaDB",
+        "of ScyllaDB; in envelope datastax-cells that of this package",
         "",
     )
     task_id: str = option("Value of the header taskId", "0")
@@ -179,6 +183,11 @@ class PublishOptions:
     def enabled(self) -> bool:
         """Whether events are published."""
         return self.kafka.enabled or self.pulsar.enabled
+
+    @property
+    def deletions_in_keys(self) -> bool:
+        """Whether delete events of Cassandra's cells have their time in the key's cells, in ms."""
+        return self.envelope == "datastax-cells" or self.cassandra.deletions == "keys"
 
     @property
     def start(self) -> Literal["earliest", "latest"]:

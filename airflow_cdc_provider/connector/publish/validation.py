@@ -5,6 +5,7 @@ Options of one target or source are validated in its module; here are the rules 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from airflow_cdc_provider.connector.publish.kafka import KafkaOptions, validate_
 from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.connector.publish.registry import validate_registry_options
 from airflow_cdc_provider.connector.publish.topics import TopicsOptions
+from airflow_cdc_provider.custom_classes import IMPORT_PATH, invalid_import_path
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -34,6 +36,8 @@ def validate_publish_options(publish: PublishOptions, values: EventValues) -> No
     validate_registry_options(publish.key, publish.value, publish.registry)
     _validate_formats(publish)
     _validate_envelope_options(publish)
+    for name, settings in {**publish.cassandra.converters, **publish.vitess.converters}.items():
+        _validate_converter(name, str(settings.get("type", "")), str(settings.get("columns", "")))
     validate_kafka_options(publish.kafka, envelope=publish.envelope, reread=publish.cassandra.reread)
     _validate_merged_rows(publish, values)
     _validate_slices(publish)
@@ -112,6 +116,8 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
         "datastax": (
             "operations",
             "source",
+            "deletions",
+            "ranges",
             "decimals",
             "varints",
             "frozen",
@@ -121,7 +127,7 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
         ),
         "datastax-cells": ("key_in_value", "reread", "before"),
     }
-    for name in names.get(publish.envelope, ("key_in_value", "reread")):
+    for name in names.get(publish.envelope, ("key_in_value", "reread", "ranges")):
         found = getattr(publish.cassandra, name)
         if found != getattr(CassandraPublishOptions(), name):
             raise ConfigurationError(
@@ -129,6 +135,23 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
                 expected="its default, or another publish.envelope",
                 found=found if isinstance(found, str) else "",  # a converter's settings may hold a salt
             )
+
+
+def _validate_converter(name: str, function: str, columns: str) -> None:
+    try:
+        re.compile(columns)
+    except re.error as error:
+        raise ConfigurationError(
+            f"the columns of converter {name} are not a valid expression: {error}"
+        ) from error
+    if not columns:
+        raise ConfigurationError(
+            f"converter {name} has no columns", expected="an expression on keyspace.table.column"
+        )
+    if not function or invalid_import_path(function):
+        raise ConfigurationError(
+            f"invalid type of converter {name}", expected=IMPORT_PATH, found=repr(function)
+        )
 
 
 def _validate_merged_rows(publish: PublishOptions, values: EventValues) -> None:

@@ -43,11 +43,23 @@ def _topic_part(value: str) -> str:
 def _key_columns(values: Mapping[str, str]) -> str:
     for table, columns in values.items():
         try:
-            re.compile(table)
-            re.compile(columns)
+            for expression in (table, *split_expressions(columns)):
+                re.compile(expression)
         except re.error as error:
             return f"regular expressions on keyspace.table and on column names ({table!r}: {error})"
     return ""
+
+
+def split_expressions(text: str, separator: str = ",") -> list[str]:
+    """Split regular expressions at separators that are not escaped, in brackets, braces or parentheses."""
+    parts, depth = [""], 0
+    for token in re.findall(r"\\.|\[(?:\\.|[^\]\\])+\]|.", text, re.DOTALL):
+        depth += (token in ("(", "{")) - (token in (")", "}"))
+        if token == separator and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [part.strip() for part in parts if part.strip()]
 
 
 @dataclass(frozen=True)
@@ -113,8 +125,9 @@ class VitessPublishOptions:
         check=_patterns,
     )
     key_columns: Mapping[str, str] = option(
-        "Keys other than primary keys (message.key.columns): a regular expression on keyspace.table, and one "
-        "on column names",
+        "Keys other than primary keys (message.key.columns): an anchored regular expression on "
+        "keyspace.table, and such expressions on column names, separated by commas, in the order of the key. "
+        "A table without a matching column keeps its primary key",
         {},
         check=_key_columns,
     )
@@ -132,8 +145,8 @@ class VitessPublishOptions:
         check=_patterns,
     )
     source_types: tuple[str, ...] = option(
-        "As before, by type such as VARCHAR or BIGINT UNSIGNED, optionally prefixed with the keyspace "
-        "(datatype.propagate.source.type)",
+        "As before, by type: VARCHAR or BIGINT UNSIGNED, or VStream's INT64; also as keyspace.TYPE, "
+        "keyspace.table.TYPE or keyspace.table.column (datatype.propagate.source.type)",
         (),
         check=_patterns,
     )
@@ -187,6 +200,11 @@ class VitessPublishOptions:
     local_vgtid: bool = option(
         "Limit source.vgtid and transaction IDs to the event's shard (transform UseLocalVgtid)",
         False,
+    )
+    shards_in_transactions: bool = option(
+        "Name tables in END records with their shard, SHARD.KEYSPACE.TABLE, as in Debezium's code; false: "
+        "KEYSPACE.TABLE, as in its documentation. data_collection_order counts by this name",
+        True,
     )
     transaction_records: bool = option(
         "Write BEGIN and END records of transactions; false: only transaction metadata in events "

@@ -64,6 +64,7 @@ def row_form(connector: Connector, schema: TableSchema) -> RowForm:
     return RowForm(
         operations=events.operations,
         exact_deletions=events.exact_deletions,
+        deletion_unit_us=events.deletion_unit_us(publish),
         partition=names(schema.partition_key),
         clustering=names(schema.clustering),
         static_columns=names(schema.static),

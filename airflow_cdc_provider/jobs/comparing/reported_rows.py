@@ -78,6 +78,7 @@ class RowForm:
         enveloped: Whether values are envelopes with ``op`` and ``after``; else they are whole rows.
         in_cells: Whether values are objects with a member ``value``; columns without one are unchanged.
         whole: Whether each event contains its whole row.
+        deletion_unit_us: The unit of ``deletion_ts``, us.
     """
 
     operations: Mapping[str, str]
@@ -89,6 +90,7 @@ class RowForm:
     enveloped: bool = True
     in_cells: bool = True
     whole: bool = False
+    deletion_unit_us: int = 1
 
 
 def reported_by(
@@ -182,4 +184,5 @@ def _times(members: Members, what: np.ndarray, form: RowForm) -> tuple[np.ndarra
     latest = np.full(members.count, -1, np.int64)
     np.maximum.at(latest, cells.owners, ends)
     exact = (what == DELETE) & (latest >= 0)
-    return np.where(exact, latest, times), exact
+    latest = (latest + 1) * form.deletion_unit_us - 1  # the end of a ms, but not after the change
+    return np.where(exact, np.minimum(latest, times), times), exact

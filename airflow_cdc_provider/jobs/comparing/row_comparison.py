@@ -225,6 +225,7 @@ class _Cells:
         columns = np.array([names.index(name) for name in spelled] or [0], np.int64)[numbers]
         of_keys = _flags(names, (*form.partition, *form.clustering, *_BOUNDS))[columns]
         has_value &= ~of_keys
+        expiry = expiry * form.deletion_unit_us
         expired = (expiry > 0) & (expiry <= now_us) & (codes != _NULL) & ~events.of_mirror[owners]
 
         some, lasting = np.zeros((2, len(events.key)), np.bool_)

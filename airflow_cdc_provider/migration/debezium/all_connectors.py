@@ -7,6 +7,7 @@ and so on.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -55,6 +56,16 @@ def consistency(*more: str) -> Rule:
     return rules.custom_rule("`source.consistency`, every level of CQL", set_level)
 
 
+def _snapshot_include(draft: Draft, name: str, value: str) -> None:
+    if patterns := draft.patterns(value):
+        draft.set("snapshot.include", patterns)
+
+
+def _old_prefix(draft: Draft, name: str, value: str) -> None:
+    if "topic.prefix" not in draft.properties:
+        rules.name_option("publish.topic_prefix").apply(draft, name, value)
+
+
 def _delimiter(draft: Draft, name: str, value: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,20}", value):
         raise rules.invalid(name, "letters, digits, . _ and -", value)
@@ -74,28 +85,40 @@ def _metric_tags(draft: Draft, name: str, value: str) -> None:
     draft.set("metric_tags", {key.strip(): text.strip() for key, text in tags.items()})
 
 
-def custom_converters(draft: Draft, value: str) -> dict[str, dict[str, str]]:
-    """Return custom converters, which must be Python functions, with their settings.
+def custom_converters(path: str) -> Rule:
+    """Return the rule of custom converters, which must be Python functions, with their settings."""
 
-    Raises:
-        ConfigurationError: A converter is a Java class.
-    """
-    converters = {}
-    for converter in rules.split_list(value):
-        prefix = f"{converter}."
-        settings = {
-            n.removeprefix(prefix): t.strip() for n, t in draft.properties.items() if n.startswith(prefix)
-        }
-        kind = settings.get("type", "")
-        if ":" not in kind:
-            raise rules.unsupported_error(
-                f"{prefix}type",
-                kind,
-                "Debezium's converters are Java classes: implement it as a Python function, and set "
-                "package.module:function",
-            )
-        converters[converter] = settings
-    return converters
+    def apply(draft: Draft, name: str, value: str) -> None:
+        converters = {}
+        for converter in rules.split_list(value):
+            prefix = f"{converter}."
+            settings = {
+                n.removeprefix(prefix): t.strip() for n, t in draft.properties.items() if n.startswith(prefix)
+            }
+            kind = settings.get("type", "")
+            if ":" not in kind:
+                raise rules.unsupported_error(
+                    f"{prefix}type",
+                    kind,
+                    "Debezium's converters are Java classes: implement it as a Python function, and set "
+                    "package.module:function",
+                )
+            if not settings.get("columns"):
+                raise ConfigurationError(
+                    f"property {prefix}columns is missing",
+                    expected="a regular expression on keyspace.table.column: the columns to convert",
+                )
+            if "schema.name" in settings:
+                settings["schema_name"] = settings.pop("schema.name")
+            converters[converter] = settings
+        if converters:
+            draft.set(path, converters)
+
+    return rules.custom_rule(
+        f"`{path}`, with `<name>.type`, a Python function (Java classes are not supported), "
+        "`<name>.columns`, `<name>.schema.name` and all other `<name>.*`",
+        apply,
+    )
 
 
 def _skipped(draft: Draft, name: str, value: str) -> None:
@@ -143,6 +166,10 @@ def _notification_topic(draft: Draft, name: str, value: str) -> None:
         "publish.kafka.connection"
     )
 
+
+SNAPSHOT_INCLUDE: Final = rules.custom_rule("`snapshot.include`", _snapshot_include)
+
+OLD_PREFIX: Final = rules.custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix)
 
 CONNECTION: Final = rules.ignored("it belongs in the Airflow connection of source.conn_id")
 
@@ -254,5 +281,9 @@ COMMON: Final[dict[str, Rule]] = {
     "internal.*": rules.unsupported("Debezium's internal switches have no counterpart"),
     **client_rules("publish.kafka.producer", "producer."),
     **client_rules("publish.kafka.consumer", "consumer."),
+    "partitioner.class": replace(
+        client_rules("publish.kafka.producer", "")["*"],
+        text="`partitioner` in `publish.kafka.producer`: murmur2_random by key, else random",
+    ),
     "bootstrap.servers": OF_CONNECTION,
 }

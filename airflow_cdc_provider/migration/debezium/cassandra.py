@@ -27,11 +27,6 @@ from airflow_cdc_provider.yaml_file import read_yaml
 _CASSANDRA_PACKAGE: Final = "io.debezium.connector.cassandra"
 
 
-def _custom_converters(draft: Draft, name: str, value: str) -> None:
-    if converters := custom_converters(draft, value):
-        draft.set("publish.cassandra.converters", converters)
-
-
 def _transforms(draft: Draft, name: str, value: str) -> None:
     """Import the EnvelopeTransformation of Debezium's Cassandra connector, and Kafka Connect's transforms."""
 
@@ -66,23 +61,32 @@ def _cassandra_yaml(draft: Draft, name: str, value: str) -> None:
         draft.set("source.cluster", str(node["cluster_name"]))
 
 
-def _excluded(draft: Draft, name: str, value: str) -> None:
-    columns = rules.split_list(value)
-    for column in columns:
-        if len(column.split(".")) < 3:
-            raise rules.invalid(name, "keyspace.table.column each", column)
-    draft.set("publish.exclude_columns", columns)
+_LATEST_ONLY: Final = (
+    "jobs read all segments, since one that reads the latest alone would lose changes. To inspect a log, set "
+    "source.advanced.latest_segment_only and run airflow cdc events"
+)
+
+
+def _latest_only(draft: Draft, name: str, value: str) -> None:
+    if rules.boolean(name, value):
+        draft.notes.append(f"property {name} is ignored: {_LATEST_ONLY}")
+
+
+def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
+    modes = {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
+    rules.choice("snapshot.mode", modes).apply(draft, name, value)
+    if value.lower() == "always":
+        draft.notes.append(
+            f"property {name}: always of Debezium's connector for Cassandra reads newly enabled tables, as "
+            "each run does with mode initial; mode always reads all tables in each run"
+        )
 
 
 CASSANDRA: Final[dict[str, Rule]] = {
     **COMMON,
     "connector.name": rules.name_option("name"),
     "kafka.topic.prefix": rules.name_option("publish.topic_prefix"),
-    "converters": rules.custom_rule(
-        "`publish.cassandra.converters`, with `<name>.type`, a Python function (Java classes are not "
-        "supported), `<name>.columns` and all other `<name>.*`",
-        _custom_converters,
-    ),
+    "converters": custom_converters("publish.cassandra.converters"),
     **client_rules("publish.kafka.producer", "kafka.producer."),
     **client_rules("publish.kafka.consumer", "kafka.consumer."),
     "transforms": rules.custom_rule(
@@ -91,14 +95,14 @@ CASSANDRA: Final[dict[str, Rule]] = {
         _transforms,
     ),
     "transforms.*": rules.handled_elsewhere("with `transforms`"),
-    "snapshot.mode": rules.choice(
-        "snapshot.mode", {"initial": "initial", "always": "initial", "never": "never", "no_data": "never"}
+    "snapshot.mode": rules.custom_rule(
+        "`snapshot.mode`; always is `initial`, no_data `never`", _snapshot_mode
     ),
     "snapshot.consistency": consistency("NODE_LOCAL"),
     "snapshot.scan.interval.ms": rules.ignored("each run detects new tables"),
     "snapshot.fetch.size": PROCESS,
     "snapshot.max.threads": rules.ignored("Spark divides the work"),
-    "http.port": rules.ignored("CdcHealthOperator reports the health of reader and source"),
+    "http.port": rules.ignored("CdcHealthOperator reports health and version of reader and source"),
     "cassandra.config": rules.custom_rule(
         "`source.cdc_raw` and `source.cluster`, if the file exists on this machine and enables CDC",
         _cassandra_yaml,
@@ -130,7 +134,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "commit.log.marked.complete.poll.interval.ms": PROCESS,
     "commit.log.processor.shutdown.timeout.seconds": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
-    "latest.commit.log.only": rules.flag("source.advanced.latest_segment_only"),
+    "latest.commit.log.only": Rule("ignored", _LATEST_ONLY, _latest_only),
     "offset.backing.store.dir": STATE,
     "max.offset.flush.size": STATE,
     "num.of.change.event.queues": PROCESS,
@@ -143,7 +147,8 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "varint.handling.mode": rules.choice(
         "publish.cassandra.varints", {"long": "long", "precise": "precise", "string": "string"}
     ),
-    "field.exclude.list": rules.custom_rule("`publish.exclude_columns`", _excluded),
+    "field.exclude.list": rules.EXCLUDED_COLUMNS,
+    "column.exclude.list": rules.EXCLUDED_COLUMNS,
     "sourceinfo.struct.maker": rules.unsupported(
         "Use `publish.cassandra.source` to select the source block",
         f"{_CASSANDRA_PACKAGE}.CassandraSourceInfoStructMaker",

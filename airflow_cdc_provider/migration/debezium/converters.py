@@ -25,6 +25,7 @@ KINDS: Final[Mapping[str, str]] = {
     "io.debezium.converters.ByteBufferConverter": "bytes",
 }
 """Names of converters by class."""
+_BLUE_APRON: Final = "com.blueapron.connect.protobuf.ProtobufConverter"
 _CLOUD_EVENTS_CONVERTER: Final = "io.debezium.converters.CloudEventsConverter"
 _STRATEGIES: Final[Mapping[str, str]] = {
     f"io.confluent.kafka.serializers.subject.{name}Strategy": word
@@ -47,8 +48,8 @@ def import_converter(draft: Draft, name: str, value: str) -> None:
         return
     kind = KINDS.get(value)
     if kind is None:
-        supported = ", ".join(known.rpartition(".")[2] for known in KINDS)
-        raise rules.unsupported_error(name, value, f"Supported are {supported}")
+        reason = "It reads the schema from a compiled Java class. " if value == _BLUE_APRON else ""
+        raise rules.unsupported_error(name, value, f"{reason}Supported are {', '.join(KINDS)}")
     draft.set(f"publish.{side}", kind)
     if kind == "protobuf":
         _import_nullables(draft, name)

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from airflow_cdc_provider.kafka.settings import belongs_to_connection
-from airflow_cdc_provider.migration.rules import Draft, Rule, custom_rule, ignored, invalid
+from airflow_cdc_provider.migration.rules import (
+    Draft,
+    Rule,
+    boolean,
+    custom_rule,
+    ignored,
+    invalid,
+    unsupported_error,
+)
 
 _JAVA_ALONE: Final = (
     "key.serializer",
@@ -23,7 +31,13 @@ _JAVA_ALONE: Final = (
     "send.buffer.bytes",
     "interceptor.classes",
     "metric.reporters",
-    "partitioner.class",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "metadata.max.idle.ms",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "socket.connection.setup.timeout.max.ms",
     "auto.offset.reset",
     "enable.auto.commit",
     "max.poll.records",
@@ -34,6 +48,14 @@ _RENAMED: Final = {
     "max.request.size": "message.max.bytes",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
+
+_PARTITIONERS: Final = {
+    "": "murmur2_random",
+    "DefaultPartitioner": "murmur2_random",
+    "UniformStickyPartitioner": "random",
+    "RoundRobinPartitioner": "random",
+}
+"""librdkafka's partitioners by Kafka's: by key, or without regard to it."""
 
 OF_CONNECTION: Final = ignored("it belongs in the extra of the Kafka connection, publish.kafka.connection")
 
@@ -86,4 +108,12 @@ def _translated(name: str, short: str, value: str) -> dict[str, str | int]:
         if not value.isdigit():
             raise invalid(name, "a number of bytes", value)
         return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
+    if short == "partitioner.ignore.keys":
+        return {"partitioner": "random"} if boolean(name, value) else {}
+    if short == "partitioner.class":
+        java = value.removeprefix("org.apache.kafka.clients.producer.").removeprefix("internals.")
+        if java not in _PARTITIONERS:
+            reason = "It is a Java class: use a transform of type partition, or a partitioner of librdkafka"
+            raise unsupported_error(name, value, reason)
+        return {"partitioner": _PARTITIONERS[java]}
     return {_RENAMED.get(short, short): value}

@@ -12,6 +12,7 @@ from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
+    SNAPSHOT_INCLUDE,
     exclude_databases,
     exclude_tables,
     include_databases,
@@ -57,9 +58,14 @@ def _signal_collection(draft: Draft, name: str, value: str) -> None:
     draft.set("signals.collection", value)
 
 
-def _snapshot_include(draft: Draft, name: str, value: str) -> None:
-    if patterns := draft.patterns(value):
-        draft.set("snapshot.include", patterns)
+def _watermarks(draft: Draft, name: str, value: str) -> None:
+    """Import the strategy; without a collection for watermarks it has no effect, in Debezium either."""
+    if value.lower() not in ("insert_insert", "insert_delete"):
+        raise rules.invalid(name, "one of insert_insert, insert_delete", value)
+    if draft.properties.get("signal.data.collection", "").strip():
+        draft.set("snapshot.incremental.watermarks", value.lower())
+    else:
+        draft.notes.append(f"property {name} is ignored: it has no effect without signal.data.collection")
 
 
 def _start_moment(draft: Draft, name: str, value: str) -> None:
@@ -106,7 +112,7 @@ def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
 def _authentication(draft: Draft, name: str, value: str) -> None:
     if ":" in value:
         draft.set("source.authentication_class", value)
-    elif value and value != "io.debezium.connector.mongodb.connection.DefaultMongoDbAuthProvider":
+    elif value and value.rpartition(".")[2] != "DefaultMongoDbAuthProvider":
         raise rules.unsupported_error(
             name,
             value,
@@ -218,11 +224,10 @@ MONGODB: Final[dict[str, Rule]] = {
     ),
     "snapshot.max.threads": rules.ignored("Spark distributes the work"),
     "snapshot.fetch.size": rules.number("source.advanced.fetch_size", default="0"),
-    "snapshot.include.collection.list": rules.custom_rule("`snapshot.include`", _snapshot_include),
+    "snapshot.include.collection.list": SNAPSHOT_INCLUDE,
     "signal.data.collection": rules.custom_rule("`signals.collection`", _signal_collection),
-    "incremental.snapshot.watermarking.strategy": rules.choice(
-        "snapshot.incremental.watermarks",
-        {"insert_insert": "insert_insert", "insert_delete": "insert_delete"},
+    "incremental.snapshot.watermarking.strategy": rules.custom_rule(
+        "`snapshot.incremental.watermarks`, with signal.data.collection", _watermarks
     ),
     "snapshot.collection.filter.overrides": rules.custom_rule("`snapshot.filters`", _snapshot_filters),
     "snapshot.collection.filter.overrides.*": rules.handled_elsewhere("`snapshot.filters`"),

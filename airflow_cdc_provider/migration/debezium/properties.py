@@ -158,10 +158,13 @@ def _finish_mongodb(draft: Draft) -> None:
     _note_client_side_filters(draft)
 
 
-def _set_cassandra_defaults(draft: Draft) -> None:
-    """Set options whose default differs in Debezium's connector for Cassandra."""
-    publish = draft.values.setdefault("publish", {})
-    publish.setdefault("tombstones", False)
+def _note_cassandra_differences(draft: Draft) -> None:
+    """Note risks, and options whose default differs in Debezium's connector for Cassandra."""
+    if draft.get("publish.tombstones"):
+        draft.notes.append(
+            "property tombstones.on.delete: don't use it on compacted topics; compaction deletes an event "
+            "that has other columns than a later one of its key"
+        )
     if "snapshot.consistency" not in draft.properties:
         draft.notes.append(
             "property snapshot.consistency isn't set: snapshots read at ALL, the default in Debezium's "
@@ -243,7 +246,7 @@ RULES: Final[Mapping[str, Rules]] = {
 
 _FINISH: Final[Mapping[str, Callable[[Draft], None]]] = {
     "mongodb": _finish_mongodb,
-    "cassandra": _set_cassandra_defaults,
+    "cassandra": _note_cassandra_differences,
     "vitess": set_vitess_defaults,
     "scylla": finish_scylla,
 }

@@ -8,7 +8,13 @@ from typing import Final
 from airflow_cdc_provider.connector.publish.scylla import KEY_PLACEMENTS
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
-from airflow_cdc_provider.migration.debezium.all_connectors import COMMON, CONNECTION, PROCESS, consistency
+from airflow_cdc_provider.migration.debezium.all_connectors import (
+    COMMON,
+    CONNECTION,
+    OLD_PREFIX,
+    PROCESS,
+    consistency,
+)
 from airflow_cdc_provider.migration.debezium.mongodb_transforms import UNWRAP
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
 from airflow_cdc_provider.migration.rules import Draft, Rule
@@ -68,11 +74,6 @@ def _tables(draft: Draft, name: str, value: str) -> None:
         draft.include.append(re.escape(table))
 
 
-def _old_prefix(draft: Draft, name: str, value: str) -> None:
-    if "topic.prefix" not in draft.properties:
-        rules.name_option("publish.topic_prefix").apply(draft, name, value)
-
-
 def _attempts(draft: Draft, name: str, value: str) -> None:
     """Import the number of attempts, which includes the first."""
     if value == "-1":
@@ -109,7 +110,8 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
             draft.set("publish.scylla.flatten_columns", True)
         elif kind in (*_ROWS, _ROWS_OF_CELLS):
             draft.set("publish.unwrap.enabled", True)
-            if kind == _ROWS_OF_CELLS and draft.properties.get("cdc.output.format", "legacy") == "legacy":
+            output = draft.properties.get("cdc.output.format", "legacy").strip().lower()
+            if kind == _ROWS_OF_CELLS and output == "legacy":
                 draft.set("publish.scylla.keep_cell_structs", True)
             _row_settings(draft, prefix)
         else:
@@ -130,7 +132,7 @@ def _row_settings(draft: Draft, prefix: str) -> None:
 SCYLLA: Final[dict[str, Rule]] = {
     **COMMON,
     "tasks.max": rules.ignored("Spark distributes groups of streams over the tasks of a job"),
-    "scylla.name": rules.custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix),
+    "scylla.name": OLD_PREFIX,
     "scylla.cluster.ip.addresses": rules.custom_rule(
         "ignored: nodes belong in the Airflow connection of source.conn_id", _addresses
     ),

@@ -20,6 +20,7 @@ _MODES: Final = {
     (True, False, False): "initial_only",
     (True, True, False): "initial",
     (True, True, True): "when_needed",
+    (False, True, True): "custom",
 }
 """Modes by flags: initial data snapshot, streaming, new snapshot when the position is lost."""
 
@@ -43,6 +44,8 @@ def snapshot_mode(draft: Draft, name: str, value: str) -> None:
         draft.set("snapshot.mode", known[mode])
     elif mode == "configuration_based":
         draft.set("snapshot.mode", _configured_mode(draft))
+        if draft.get("snapshot.mode") == "custom":
+            draft.set("snapshot.custom", "airflow_cdc_provider.connector.snapshotter:WhenLost")
     elif mode == "custom":
         class_path = draft.properties.get("snapshot.mode.custom.name", "").strip()
         if ":" not in class_path:
@@ -72,7 +75,7 @@ def _configured_mode(draft: Draft) -> str:
         found = ", ".join(flag for flag in _FLAGS if flags[flag]) or "none of them"
         raise ConfigurationError(
             f"unsupported combination of flags {_BASED_ON}",
-            expected="start.stream, snapshot.data, or both; with both also snapshot.on.data.error",
+            expected="start.stream, snapshot.data, or both; with start.stream also snapshot.on.data.error",
             found=found,
             remedy="flags of schemas have no effect: MongoDB has no schema",
         )

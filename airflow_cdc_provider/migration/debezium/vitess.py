@@ -6,11 +6,14 @@ import json
 import re
 from typing import Final
 
+from airflow_cdc_provider.connector.publish.vitess import split_expressions
 from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
+    OLD_PREFIX,
     PROCESS,
+    SNAPSHOT_INCLUDE,
     STATE,
     custom_converters,
     exclude_tables,
@@ -39,12 +42,13 @@ def _shards(draft: Draft, name: str, value: str) -> None:
 
 def _gtid(draft: Draft, name: str, value: str) -> None:
     """Import the start position of one shard, an old form of ``vitess.vgtid``."""
+    if value in ("", "current"):
+        return
     shards = rules.split_list(draft.properties.get("vitess.shard", ""))
     if len(shards) != 1:
         raise rules.invalid(name, "vitess.shard with exactly one shard", value)
-    if value not in ("", "current"):
-        keyspace = draft.properties.get("vitess.keyspace", "").strip()
-        draft.set("source.start_at", json.dumps([{"keyspace": keyspace, "shard": shards[0], "gtid": value}]))
+    keyspace = draft.properties.get("vitess.keyspace", "").strip()
+    draft.set("source.start_at", json.dumps([{"keyspace": keyspace, "shard": shards[0], "gtid": value}]))
 
 
 def _vgtid(draft: Draft, name: str, value: str) -> None:
@@ -67,13 +71,6 @@ def _vgtid(draft: Draft, name: str, value: str) -> None:
     else:
         kept = [{key: entry.get(key) for key in ("keyspace", "shard", "gtid")} for entry in entries]
         draft.set("source.start_at", json.dumps(kept))
-
-
-def _time_precision(draft: Draft, name: str, value: str) -> None:
-    modes = ("adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
-    if value.lower() not in modes:
-        raise rules.invalid(name, f"one of {', '.join(modes)}", value)
-    draft.set("publish.vitess.temporal", value.lower())
 
 
 def _decimals(draft: Draft, name: str, value: str) -> None:
@@ -118,12 +115,19 @@ _MASKS: Final = (
 
 
 def _key_columns(draft: Draft, name: str, value: str) -> None:
+    """Import keys; an expression that starts with ``^`` matches the start of names, as Debezium documents."""
     columns: dict[str, str] = {}
-    for entry in filter(None, (part.strip() for part in value.split(";"))):
-        table, colon, names = entry.rpartition(":")
-        if not colon or not table or not names:
+    for entry in split_expressions(value, ";"):
+        parts = split_expressions(entry, ":")
+        if len(parts) != 2:
             raise rules.invalid(name, "keyspace.table:column,column;... ", value)
-        columns[f"(?i:{table})"] = "|".join(f"(?i:{column})" for column in rules.split_list(names))
+        table = f"(?i:{parts[0]})"
+        while table in columns:  # each entry has its own place in the order
+            table = f"(?:{table})"
+        columns[table] = ",".join(
+            f"(?i:(?:{column}).*)" if column.startswith("^") else f"(?i:{column})"
+            for column in split_expressions(parts[1])
+        )
     draft.set("publish.vitess.key_columns", columns)
 
 
@@ -220,11 +224,6 @@ def _inherit_epochs(draft: Draft, name: str, value: str) -> None:
         draft.set("publish.vitess.inherit_epochs", True)
 
 
-def _old_prefix(draft: Draft, name: str, value: str) -> None:
-    if "topic.prefix" not in draft.properties:
-        rules.name_option("publish.topic_prefix").apply(draft, name, value)
-
-
 def _retries(draft: Draft, name: str, value: str) -> None:
     """Import the number of attempts to reconnect to VTGate."""
     if not re.fullmatch(r"-1|\d+", value):
@@ -255,7 +254,12 @@ def _failures(draft: Draft, name: str, value: str) -> None:
 
 
 def set_vitess_defaults(draft: Draft) -> None:
-    """Set options whose default differs in Debezium's connector for Vitess."""
+    """Set options whose default differs in Debezium's connector for Vitess, and note what they imply."""
+    if "snapshot.mode" not in draft.properties:
+        draft.notes.append(
+            "property snapshot.mode isn't set: the first run reads all tables, the default since Debezium "
+            "2.2; earlier versions take no snapshot, which is never"
+        )
     if "errors.max.retries" not in draft.properties:
         draft.set("source.advanced.connect_attempts", -1)
     if "retriable.restart.connector.wait.ms" not in draft.properties:
@@ -281,16 +285,6 @@ def _heartbeat(draft: Draft, name: str, value: str) -> None:
         draft.set("publish.heartbeat_interval_seconds", int(value) / 1000)
 
 
-def _custom_converters(draft: Draft, name: str, value: str) -> None:
-    if converters := custom_converters(draft, value):
-        draft.set("publish.vitess.converters", converters)
-
-
-def _snapshot_include(draft: Draft, name: str, value: str) -> None:
-    if patterns := draft.patterns(value):
-        draft.set("snapshot.include", patterns)
-
-
 _OVERRIDE: Final = rules.flag("publish.vitess.nullable_dates")
 _UNSIGNED: Final = rules.choice(
     "publish.vitess.unsigned_bigints", {"string": "string", "precise": "precise", "long": "long"}
@@ -306,9 +300,7 @@ VITESS: Final[dict[str, Rule]] = {
     "database.user": CONNECTION,
     "database.password": CONNECTION,
     "vitess.database.*": CONNECTION,
-    "database.server.name": rules.custom_rule(
-        "`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix
-    ),
+    "database.server.name": OLD_PREFIX,
     "tasks.max": rules.custom_rule(
         "`source.streams`. More than 1 requires vitess.offset.storage.per.task", _tasks
     ),
@@ -349,8 +341,18 @@ VITESS: Final[dict[str, Rule]] = {
     ),
     "override.datetime.to.nullable": _OVERRIDE,
     "vitess.override.datetime.to.nullable": _OVERRIDE,
-    "time.precision.mode": rules.custom_rule(
-        "`publish.vitess.temporal`; adaptive is not supported, as in Debezium", _time_precision
+    "time.precision.mode": rules.choice(
+        "publish.vitess.temporal",
+        {
+            mode: mode
+            for mode in (
+                "adaptive_time_microseconds",
+                "connect",
+                "isostring",
+                "microseconds",
+                "nanoseconds",
+            )
+        },
     ),
     "decimal.handling.mode": rules.custom_rule(
         "ignored: Debezium's connector for Vitess always writes strings; use `publish.vitess.decimals`",
@@ -372,10 +374,7 @@ VITESS: Final[dict[str, Rule]] = {
     "column.propagate.source.type": _columns("publish.vitess.source_types_of_columns"),
     "datatype.propagate.source.type": _columns("publish.vitess.source_types"),
     "message.key.columns": rules.custom_rule("`publish.vitess.key_columns`", _key_columns),
-    "converters": rules.custom_rule(
-        "`publish.vitess.converters`, for Python functions (package.module:function)",
-        _custom_converters,
-    ),
+    "converters": custom_converters("publish.vitess.converters"),
     "skip.messages.without.change": rules.flag("publish.skip_unchanged"),
     "provide.transaction.metadata": rules.flag("publish.transactions"),
     "topic.transaction": rules.name_option("publish.transaction_topic"),
@@ -394,7 +393,7 @@ VITESS: Final[dict[str, Rule]] = {
     "schema.history.internal.*": STATE,
     "snapshot.mode": rules.custom_rule("`snapshot.mode`; no_data is `never`", snapshot_mode),
     "snapshot.mode.*": rules.handled_elsewhere("with `snapshot.mode`"),
-    "snapshot.include.collection.list": rules.custom_rule("`snapshot.include`", _snapshot_include),
+    "snapshot.include.collection.list": SNAPSHOT_INCLUDE,
     "snapshot.*": rules.unsupported("Snapshots are VStream copies, which have no such option"),
     "value.converter": VALUES_OR_CLOUD_EVENTS,
     "value.converter.json.schemas.enable": rules.custom_rule(

@@ -25,6 +25,7 @@ class _CassandraPlugin(SourcePlugin):
     docs_page = "source-cassandra"
     event_values = "cells"
     event_headers = False
+    tombstones = False
     supports = frozenset(
         {
             "lake.static_columns",

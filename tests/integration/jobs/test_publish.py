@@ -306,7 +306,7 @@ def test_tables_of_cassandra_captured_once_go_to_mirrors_to_a_file_and_to_topics
         for topic in topics:
             kafka_server.create_topic(topic)
         kafka = {"connection": "kafka", "transactional_id": prefix, "slices": slices}
-        shop.declaration["publish"] = {"topic_prefix": prefix, **form, "kafka": kafka}
+        shop.declaration["publish"] = {"topic_prefix": prefix, "tombstones": True, **form, "kafka": kafka}
         if not turn:
             assert shop.stage("capture").ok
             assert shop.stage("merge").ok

@@ -365,7 +365,7 @@ def test_cells_of_cassandras_rows_are_those_of_the_mirror_and_static_columns_are
     topic = f"{shop.keyspace}.{shop.keyspace}.t"
     shop.connection = with_broker(shop.connection, kafka_server)
     kafka = {"connection": "kafka", "mode": "after_merge", "records_per_commit": 3}
-    shop.declare(publish={"topic_prefix": shop.keyspace, "kafka": kafka})
+    shop.declare(publish={"topic_prefix": shop.keyspace, "tombstones": True, "kafka": kafka})
     for k, c in ((1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (5, 1)):
         shop.run(f"INSERT INTO t (k, c, v, w) VALUES ({k}, {c}, 'a', {c})")
     for k in (1, 2, 3, 4):

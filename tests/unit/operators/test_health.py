@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_cdc_provider import __version__
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.operators import health
 from airflow_cdc_provider.operators.health import CdcHealthOperator
@@ -89,12 +90,14 @@ def stream_state(work_folder: Path, **values: Any) -> None:
     (folder / "state.json").write_text(json.dumps({**state, **more, **committed, **values}))
 
 
+@pytest.mark.covers("CAS-CFG-03")
 def test_a_well_connector_is_reported_completely(
     work_folder: Path, hook: Hook, gauges: dict[str, float]
 ) -> None:
     report = look(probes=3)
     assert json.loads(json.dumps(report)) == report
     assert (report["ok"], report["problems"], hook.probes) == (True, [], [3])
+    assert report["version"] == __version__
     reader = report["reader"]
     assert (reader["kind"], reader["status"], reader["stage"], reader["offset"]) == (
         "runs",

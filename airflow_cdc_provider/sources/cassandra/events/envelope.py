@@ -56,7 +56,9 @@ class EnvelopeOptions(envelopes.EnvelopeOptions):
         common_operations: Whether operations are c, u, d, t instead of i, u, d, r.
         excluded: Paths of columns of this table to exclude from values.
         index: Whether a header has the event's index within its change.
-        deletion_in_key: Whether deletions list key columns only, with the time of the deletion.
+        deletion_in_key: Whether deletions list key columns only, with the time of the deletion; all times of
+            cells are in ms then, else in us.
+        ranges: Whether values have the bounds of range deletions.
     """
 
     cluster: str
@@ -66,6 +68,7 @@ class EnvelopeOptions(envelopes.EnvelopeOptions):
     excluded: Sequence[tuple[str, ...]] = field(default=())
     index: bool = False
     deletion_in_key: bool = False
+    ranges: bool = True
 
 
 def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOptions) -> Envelope:
@@ -85,11 +88,11 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
     kind = events.schema.field("after").type
     key_schema = struct(f"{name}.Key", *((f.name, schema_of(f)) for f in events.schema.field("key").type))
     cells = zip(kind, _cells(events, options), strict=True)
+    bounds = ("range_start", "range_end") if options.ranges else ()
     after = struct_values(
-        "after",
+        f"{name}.Value" if options.source == "documented" else "after",
         *((f.name, _cell(f.type), cell) for f, cell in cells),
-        ("_range_start", _bound("_range_start"), events["range_start"]),
-        ("_range_end", _bound("_range_end"), events["range_end"]),
+        *((f"_{bound}", _bound(f"_{bound}"), events[bound]) for bound in bounds),
         version=1,
     )
     before: list[Member] = []
@@ -176,12 +179,11 @@ def _cells(events: pa.RecordBatch, options: EnvelopeOptions) -> list[pa.Array]:
     times = pc.coalesce(times, events["ts_us"])
     result = []
     for number, cell in enumerate(cells):
-        if number < keys:
-            value, time, present = cell.flatten()
-            parts = [value, pc.if_else(deletes, times, time), present]
-            result.append(pa.StructArray.from_arrays(parts, fields=list(cell.type), mask=cell.is_null()))
-        else:
-            result.append(pc.if_else(deletes, pa.scalar(None, cell.type), cell))
+        value, time, present = cell.flatten()
+        is_key = number < keys
+        time = pc.divide(pc.if_else(deletes, times, time) if is_key else time, 1000)
+        mask = cell.is_null() if is_key else pc.or_(cell.is_null(), deletes)
+        result.append(pa.StructArray.from_arrays([value, time, present], fields=list(cell.type), mask=mask))
     return result
 
 

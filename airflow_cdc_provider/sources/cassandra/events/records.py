@@ -113,7 +113,9 @@ def _cells_of_rows(
             decoded = decoder.decode(part)
             schema = decoder.schema
             note(schema.full_name, part, decoded.undecodable, decoded.reasons, skipped)
-            events = without_skipped(decoded.events, connector, skipped.by_kind)
+            events = without_skipped(
+                decoded.events, connector, skipped.by_kind, () if options.ranges else ("r",)
+            )
             if events.num_rows:
                 if grouping and choices.before:
                     before = grouping.before(table_id, events, start + indexes, part["key"])
@@ -154,7 +156,8 @@ def envelope_options(
         common_operations=as_datastax or choices.operations == "common",
         excluded=excluded,
         index=publish.event_index,
-        deletion_in_key=as_datastax,
+        deletion_in_key=publish.deletions_in_keys,
+        ranges=choices.ranges or not as_datastax,
     )
 
 

@@ -68,6 +68,10 @@ class CassandraSourceEvents(CqlSourceEvents):
         """All values of an envelope are cells."""
         return publish.envelope != "datastax"
 
+    def deletion_unit_us(self, publish: PublishOptions) -> int:
+        """The documented form has ms."""
+        return 1000 if publish.deletions_in_keys else 1
+
     def shows_nested(self, publish: PublishOptions) -> bool:
         """Events have all columns."""
         return True

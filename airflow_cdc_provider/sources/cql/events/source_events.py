@@ -50,6 +50,10 @@ class CqlSourceEvents(SourceEvents):
     def in_cells(self, publish: PublishOptions) -> bool:
         """Return whether values of an envelope are objects with a member ``value``, if they were written."""
 
+    def deletion_unit_us(self, publish: PublishOptions) -> int:
+        """Return the unit of ``deletion_ts`` in cells, us."""
+        return 1
+
     @abstractmethod
     def shows_nested(self, publish: PublishOptions) -> bool:
         """Return whether events have columns with collections, tuples and user-defined types."""

@@ -157,7 +157,7 @@ class MongodbRecords:
         publish = self.connector.publish
         if publish.envelope == "document":
             piece = mongodb_envelope.build_documents(
-                _only_batch(events, rows), _only(envelope, rows), tombstones=publish.tombstones
+                _only_batch(events, rows), _only(envelope, rows), tombstones=self.connector.tombstones
             )
             return Piece(piece.envelope, rows[piece.rows])
         chosen = _only(envelope, rows)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.connector.publish.vitess import split_expressions
 from airflow_cdc_provider.events import cloud_events, transactions
 from airflow_cdc_provider.events.encoder import Envelope
 from airflow_cdc_provider.events.envelopes import EnvelopeOptions
@@ -151,7 +152,11 @@ class VitessRecords:
             ),
             include_columns=own.include_columns,
             exclude_columns=own.exclude_columns,
-            key_columns=tuple(own.key_columns.items()),
+            key_columns=tuple(
+                (table, column)
+                for table, columns in own.key_columns.items()
+                for column in split_expressions(columns)
+            ),
             masks=tuple(own.masks.items()),
             source_types_of_columns=own.source_types_of_columns,
             source_types=own.source_types,
@@ -256,9 +261,7 @@ class VitessRecords:
         sort = _publishing_order(tables)
         numbers = np.concatenate([np.empty(0, np.int64), *(table.transactions for table in tables)])[sort]
         names = [
-            pc.binary_join_element_wise(
-                table.rows["shard"], pa.scalar(table.table.keyspace), pa.scalar(table.table.name), "."
-            )
+            self._collection(table.rows["shard"], f"{table.table.keyspace}.{table.table.name}")
             for table in tables
         ]
         collections = pa.concat_arrays([pa.array([], pa.utf8()), *names]).take(pa.array(sort))
@@ -269,6 +272,12 @@ class VitessRecords:
             numbers,
             collections,
         )
+
+    def _collection(self, shards: pa.Array, table: str) -> pa.Array:
+        """Return the name of a table in transactions, per row."""
+        if not self.connector.publish.vitess.shards_in_transactions:
+            return pa.repeat(table, len(shards))
+        return pc.binary_join_element_wise(shards, table, ".")
 
     def _blocks(
         self, tables: list[TableEvents], read_transactions: Transactions, blocks: pa.StructArray

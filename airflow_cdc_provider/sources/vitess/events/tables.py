@@ -2,7 +2,7 @@
 
 The key consists of the primary key columns in the order of the table (as VStream reports it, and as in
 Debezium), else of the first column with a unique key of its own, else there is none. Option ``key_columns``
-overrides it.
+overrides it for tables that have such columns.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class EventForm:
         types: Options of the column types.
         include_columns: Expressions on ``keyspace.table.column``: columns to include in values; none: all.
         exclude_columns: Likewise, columns to exclude from values. Keys aren't affected.
-        key_columns: Pairs of expressions, on ``keyspace.table`` and on a column name: the columns of the key.
+        key_columns: Pairs of expressions, on ``keyspace.table`` and on a column name: the columns of the key,
+            in this order.
         masks: Pairs of an expression on ``keyspace.table.column`` and the mask to apply in values
             (:mod:`.masks`).
         source_types_of_columns: Expressions on ``keyspace.table.column``: the schemas of these columns in
             values include the MySQL type.
-        source_types: Likewise, on the type (``VARCHAR``) or ``keyspace.TYPE``.
+        source_types: Likewise, on the type in MySQL (``BIGINT``) or VStream (``INT64``), ``keyspace.TYPE``,
+            ``keyspace.table.TYPE`` or ``keyspace.table.column``.
         converters: Pairs of an expression on ``keyspace.table.column`` and the converter to apply.
     """
 
@@ -142,8 +144,9 @@ def event_table(fields: bytes, keyspace: str, name: str, form: EventForm) -> Eve
 
 def _key(shape: TableShape, columns: Sequence[EventColumn], table: str, form: EventForm) -> list[EventColumn]:
     chosen = [pattern for tables, pattern in form.key_columns if re.fullmatch(tables, table)]
-    if chosen:
-        return [c for c in columns if any(re.fullmatch(pattern, c.field.name) for pattern in chosen)]
+    custom = {c.index: c for pattern in chosen for c in columns if re.fullmatch(pattern, c.field.name)}
+    if custom:
+        return list(custom.values())
     primary = [c for c in columns if shape.columns[c.index].flags & PRIMARY_KEY]
     return primary or [c for c in columns if shape.columns[c.index].flags & UNIQUE_KEY][:1]
 
@@ -174,8 +177,14 @@ def _with_source_type(
 ) -> EventColumn:
     """Add a column's MySQL type to the parameters of its schema, if an option requires it."""
     mysql_type = table_column.type.name.upper() + (" UNSIGNED" if table_column.unsigned else "")
+    table = path.removesuffix(table_column.name)
+    types = [
+        f"{scope}{kind}"
+        for scope in ("", f"{keyspace}.", table)
+        for kind in (mysql_type, table_column.wire_type)
+    ]
     is_required = any(re.fullmatch(p, path) for p in form.source_types_of_columns) or any(
-        re.fullmatch(p, text) for p in form.source_types for text in (mysql_type, f"{keyspace}.{mysql_type}")
+        re.fullmatch(p, text) for p in form.source_types for text in (path, *types)
     )
     if not is_required:
         return column

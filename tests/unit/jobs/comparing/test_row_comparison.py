@@ -104,6 +104,16 @@ def test_a_deletion_takes_what_is_not_later_and_wins_ties() -> None:
     assert counts(topic[:1], []) == (0, 1, 0, 0, 0, 0), "its delete is lost"
 
 
+def test_times_of_deletions_and_expiries_may_be_in_ms() -> None:
+    ms = replace(CELLS, deletion_unit_us=1000)
+    topic = [event("i", row(), 10_500, a=cell(1)), event("d", row(), 10_700, a=cell(None, 10))]
+    assert counts(topic, [], form=ms) == (0, 0, 0, 0, 0, 0)
+    later = [*topic, event("i", row(), 10_701, a=cell(2))]
+    assert counts(later, [mirrored(row(), a=2)], form=ms) == (1, 0, 0, 0, 0, 0)
+    expiring = [event("i", row(), 10, a=cell(1, NOW_US // 1000 + 1))]
+    assert counts(expiring, [mirrored(row(), a=1)], form=ms) == (1, 0, 0, 0, 0, 0)
+
+
 def test_a_deletion_of_a_partition_takes_its_rows_and_static_columns_alone() -> None:
     static = row(None)
     topic = [

@@ -294,8 +294,8 @@ def test_cassandras_file_is_known_by_its_names(tmp_path: Path) -> None:
     assert isinstance(built.source, CassandraOptions)
     assert (built.name, built.topic_prefix) == ("test_connector", "test_prefix")
     assert (built.source.consistency, built.snapshot.mode) == ("ONE", "initial")
-    assert not built.publish.tombstones  # Debezium's default for Cassandra
-    assert len(imported.notes) == 7
+    assert not built.tombstones  # Debezium's default for Cassandra
+    assert len(imported.notes) == 8
 
 
 @pytest.mark.covers("CAS-D3X-04")
@@ -447,7 +447,7 @@ def test_snapshot_modes_are_imported_or_refused_with_the_reason() -> None:
         ("snapshot.data start.stream", "initial"),
         ("snapshot.data start.stream snapshot.schema snapshot.on.schema.error", "initial"),
         ("snapshot.data start.stream snapshot.on.data.error", "when_needed"),
-        ("start.stream snapshot.on.data.error", None),
+        ("start.stream snapshot.on.data.error", "custom"),
         ("snapshot.data snapshot.on.data.error", None),
         ("", None),
         ("snapshot.schema", None),

@@ -83,6 +83,7 @@ def test_where_to_start() -> None:
         {"keyspace": "shop", "shard": "-80", "gtid": "MySQL56/a:1-41"}
     ]
     assert source({"vitess.gtid": "current", "vitess.shard": "-80"}).start_at == "current"
+    assert source({"vitess.gtid": "current"}).start_at == "current"
     empty = imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "").replace("MySQL56/a:1-38", "")})
     assert empty.connector.snapshot.mode == "initial"
     assert any("a snapshot copies the tables" in note for note in empty.notes)
@@ -141,7 +142,7 @@ def test_kinds_of_events_are_skipped() -> None:
         ("binary.handling.mode", "base64-url-safe", "publish.vitess.binary", "base64-url-safe"),
         ("override.datetime.to.nullable", "true", "publish.vitess.nullable_dates", True),
         ("include.unknown.datatypes", "true", "publish.vitess.include_unknown_types", True),
-        ("message.key.columns", "shop.t:a,b", "publish.vitess.key_columns", {T: "(?i:a)|(?i:b)"}),
+        ("message.key.columns", "shop.t:a,b", "publish.vitess.key_columns", {T: "(?i:a),(?i:b)"}),
         ("column.include.list", r"shop\.t\.a", "publish.vitess.include_columns", (r"(?i:shop\.t\.a)",)),
         ("column.exclude.list", r"shop\.t\.a", "publish.vitess.exclude_columns", (r"(?i:shop\.t\.a)",)),
         ("column.truncate.to.20.chars", "shop.t.a", MASKS, {A: "truncate:20"}),

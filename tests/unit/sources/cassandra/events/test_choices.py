@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_cdc_provider import __version__
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -279,24 +280,64 @@ def test_fields_are_renamed_on_request() -> None:
     "DSX-EVT-01", "DSX-EVT-03", "DSX-EVT-05", "DSX-EVT-08", "DSX-EVT-10", "CAS-EVT-06", "CAS-EVT-07"
 )
 def test_cells_as_datastaxs_documents_show_them() -> None:
-    events = printed(envelope="datastax-cells", schemas=True)
+    skipped = SkippedRecords(strict=False)
+    events = printed(skipped, envelope="datastax-cells", schemas=True)
     payloads = []
     for event in events:
         key, value = json.loads(event["key"]), json.loads(event["value"])
         name = f"io.datastax.connector.cassandra.{event['topic']}"
         assert (key["schema"]["name"], value["schema"]["name"]) == (f"{name}.Key", f"{name}.Envelope")
         after = next(f for f in value["schema"]["fields"] if f["field"] == "after")
-        cells = [f for f in after["fields"] if not f["field"].startswith("_range")]
-        assert all([m["field"] for m in c["fields"]] == ["value", "deletion_ts", "set"] for c in cells)
+        assert after["name"] == f"{name}.Value"
+        assert all(
+            [m["field"] for m in c["fields"]] == ["value", "deletion_ts", "set"] for c in after["fields"]
+        )
         payloads.append(value["payload"])
-    assert {payload["op"] for payload in payloads} == set("cudt")
+    assert {payload["op"] for payload in payloads} == set("cud")
+    assert {payload["source"]["version"] for payload in payloads} == {__version__}
+    assert skipped.by_kind["r"] == ops().count("r") > 0
     update = payloads[2]
     assert update["op"] == "u"
     assert update["after"]["c_ascii"] is None  # unchanged
     assert update["after"]["c_int"]["value"] == 5
     delete = next(payload for payload in payloads if payload["op"] == "d")
-    assert delete["after"]["k"] == {"value": 1, "deletion_ts": delete["source"]["ts_ms"], "set": True}
+    ended_ms = delete["source"]["ts_ms"] // 1000  # that has us
+    assert delete["after"]["k"] == {"value": 1, "deletion_ts": ended_ms, "set": True}
     assert not any(cell for name, cell in delete["after"].items() if name != "k")
+
+
+@pytest.mark.recorded
+def test_ranges_are_among_datastaxs_cells_on_request() -> None:
+    events = values(printed(envelope="datastax-cells", cassandra={"ranges": True}))
+    ranges = [event["after"] for event in events if event["op"] == "t"]
+    assert len(ranges) == ops().count("r")
+    assert all(after["_range_start"] and after["_range_end"] for after in ranges)
+    with pytest.raises(ConfigurationError, match=r"cassandra\.ranges has no effect in envelope debezium"):
+        printed(cassandra={"ranges": True})
+
+
+@pytest.mark.recorded
+@pytest.mark.covers("CAS-EVT-14", "CAS-EVT-18")
+def test_deletions_are_in_the_columns_as_in_debeziums_code_or_in_the_key_as_documented() -> None:
+    events = printed(cassandra={"deletions": "keys"})
+    triples = list(zip(map(key_names, events), values(printed()), values(events), strict=True))
+    deletes = [found for found in triples if found[1]["op"] == "d"]
+    assert deletes
+    for keys, code, documented in deletes:
+        (ended_us,) = {c["deletion_ts"] for c in code["after"].values() if c and c["deletion_ts"] is not None}
+        cells = {name: cell for name, cell in documented["after"].items() if cell}
+        assert set(cells) <= keys
+        assert {cell["deletion_ts"] for cell in cells.values()} == {ended_us // 1000}
+    for _, code, documented in triples:
+        if code["op"] in ("i", "u"):
+            for cell in filter(None, code["after"].values()):
+                if cell.get("deletion_ts") is not None:
+                    cell["deletion_ts"] //= 1000
+            assert documented == code
+
+
+def key_names(event: dict[str, Any]) -> set[str]:
+    return set(json.loads(event["key"]))
 
 
 @pytest.mark.parametrize(

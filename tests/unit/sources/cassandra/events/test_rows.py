@@ -55,7 +55,11 @@ def known(static: bytes | None) -> KnownOf:
 
 def declared(**publish: Any) -> Connector:
     return Connector.from_dict(
-        {"name": "p", "source": {"type": "cassandra", "cluster": "c"}, "publish": publish}
+        {
+            "name": "p",
+            "source": {"type": "cassandra", "cluster": "c"},
+            "publish": {"tombstones": True, **publish},
+        }
     )
 
 

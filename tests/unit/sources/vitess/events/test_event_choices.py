@@ -59,7 +59,6 @@ def test_without_a_primary_key_the_first_unique_column_is_the_key_and_else_there
     assert none["key"] is None
 
 
-@pytest.mark.covers("VIT-KEY-04")
 def test_other_columns_can_be_the_key(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME, column("n", "INT32", "int"))
     stream.change("t", None, (b"1", b"a", b"5")).change("t", (b"1", b"a", b"5"), (b"1", b"b", b"5"))
@@ -179,6 +178,9 @@ def test_a_mask_of_a_column_without_text_is_rejected(tmp_path: Path) -> None:
     [
         {"source_types_of_columns": [r"shop\.t\.(name|price)"]},
         {"source_types": ["VARCHAR", r"shop\.DECIMAL"]},
+        {"source_types": [r"shop\.t\.VARCHAR", r".*\.DECIMAL"]},
+        {"source_types": [r"shop\.t\.name", r"shop\.t\.price"]},
+        {"source_types_of_columns": [r".*\.name"], "source_types": [r"shop\..*\.DECIMAL"]},
     ],
 )
 def test_schemas_contain_mysql_types(vitess: dict[str, Any], tmp_path: Path) -> None:
@@ -199,6 +201,18 @@ def test_schemas_contain_mysql_types(vitess: dict[str, Any], tmp_path: Path) -> 
         f"{lead}.scale": "2",
         f"{lead}.name": "price",
     }
+
+
+def test_types_are_also_those_of_vstream(tmp_path: Path) -> None:
+    stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"a"))
+
+    (event,) = events_of(stream, tmp_path, schemas=True, vitess={"source_types": [r"shop\.t\.INT64"]})
+
+    members = event["value"]["schema"]["fields"][1]["fields"]
+    assert [member.get("parameters", {}).get("__debezium.source.column.type") for member in members] == [
+        "BIGINT",
+        None,
+    ]
 
 
 @pytest.mark.covers("VIT-TYP-29")
@@ -400,6 +414,25 @@ def test_a_restarted_transaction_starts_at_its_last_begin(tmp_path: Path) -> Non
     found = events_of(stream, tmp_path, transactions=True)
 
     assert [r["value"].get("status") or r["key"]["id"] for r in found] == ["BEGIN", 1, 2, "END"]
+
+
+@pytest.mark.covers("VIT-TXN-14")
+@pytest.mark.parametrize(
+    ("shards", "names"), [(True, ["-80.shop.t", "80-.shop.t"]), (False, ["shop.t", "shop.t"])]
+)
+def test_tables_in_ends_of_transactions_have_their_shard_or_not(
+    shards: bool, names: list[str], tmp_path: Path
+) -> None:
+    stream = Stream(shards=("-80", "80-"))
+    for shard in ("-80", "80-"):
+        stream.fields("t", ID, NAME, shard=shard).change("t", None, (b"1", b"a"), shard=shard)
+
+    found = events_of(stream, tmp_path, transactions=True, vitess={"shards_in_transactions": shards})
+
+    ends = [record["value"] for record in found if record["value"].get("status") == "END"]
+    assert [end["data_collections"] for end in ends] == [
+        [{"data_collection": name, "event_count": 1}] for name in names
+    ]
 
 
 @pytest.mark.parametrize(
