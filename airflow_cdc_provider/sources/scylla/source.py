@@ -163,9 +163,9 @@ class ScyllaSource(Source):
         remarks = []
         if ahead := {t: one.read_to_us for t, one in sorted(positions.items()) if one.read_to_us > now_us}:
             remarks.append(
-                f"a clock of the cluster is {(max(ahead.values()) - now_us) / SECOND_US:.0f} s behind the times "
-                "that were read: it was set back, or a node's clock is wrong. Changes that it times earlier than "
-                f"that are not captured: correct it, then verify {', '.join(ahead)}"
+                f"a clock of the cluster is {(max(ahead.values()) - now_us) / SECOND_US:.0f} s behind the "
+                "times that were read: it was set back, or a node's clock is wrong. Changes that it times "
+                f"earlier than that are not captured: correct it, then verify {', '.join(ahead)}"
             )
         slowest = max((behind["seconds"] for behind in details.values()), default=0.0)
         return Lag(slowest, None, details, remarks)

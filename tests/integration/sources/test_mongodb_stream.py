@@ -221,7 +221,6 @@ def test_a_split_event_is_resumed_after_whatever_decides_the_size_of_events_late
     database.big.insert_many([{"_id": key, "s": BIG} for key in keys])
     replay = watch("database", pre_images=True, advanced=MongodbAdvanced(batch_events=1))
     feed = Feed(tables=(rf"{database.name}\..*",))
-    uri = f"mongodb://{connection['host']}:{connection['port']}/?replicaSet=rs0"
 
     def left(**options: Any) -> list[Any]:
         again = watch("database", **options)
@@ -245,7 +244,7 @@ def test_a_split_event_is_resumed_after_whatever_decides_the_size_of_events_late
     replay.capture()
     assert captured(replay)[-1]["documentKey"]["_id"] == 1
     assert left() == left(pre_images=True) == []
-    looked_for = asyncio.run(looked(uri, feed, replay.offset))
+    looked_for = asyncio.run(looked(connection, feed, replay.offset))
     assert (looked_for.news, looked_for.lag_seconds) == (False, 0.0)
 
 
