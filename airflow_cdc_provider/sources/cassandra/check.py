@@ -17,7 +17,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
-from airflow_cdc_provider.sources.cassandra.views import require_capturable
+from airflow_cdc_provider.sources.cassandra.views import refusal_of
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit
 from airflow_cdc_provider.sources.cql.connection import (
     NODE_LOCAL,
@@ -238,7 +238,8 @@ def check_tables(
         yield Finding("ok", "tables", f"{len(captured)} with cdc = true")
     for table in selected:
         if table.view:
-            yield from _check_view(table)
+            if refusal := refusal_of(table, captured=table.cdc):
+                yield Finding("error", table.full_name, refusal.message, refusal.remedy)
         elif not table.cdc:
             yield Finding(
                 "warning",
@@ -249,13 +250,6 @@ def check_tables(
     yield from check_names(captured)
     for table in captured:
         yield from _check_table(session, schemas, table)
-
-
-def _check_view(view: TableSchema) -> Iterator[Finding]:
-    try:
-        require_capturable(view, captured=view.cdc)
-    except ConfigurationError as error:
-        yield Finding("error", view.full_name, error.message, error.remedy)
 
 
 def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ from airflow_cdc_provider.sources.cassandra.position import NodeOffset, read_off
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
 from airflow_cdc_provider.sources.cassandra.reader import SegmentReader, read_segments
 from airflow_cdc_provider.sources.cassandra.schema_history import SchemaHistory, observed, read_history
-from airflow_cdc_provider.sources.cassandra.views import require_capturable
+from airflow_cdc_provider.sources.cassandra.views import refusal_of
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.cql.connection import driver_errors, open_session
 from airflow_cdc_provider.sources.cql.describe import parse_cql
@@ -129,25 +129,35 @@ class CassandraSource(Source):
     def tables(self) -> list[str]:
         """List the selected tables that have or had ``cdc = true``, sorted; views if they are named.
 
-        A table whose flag was switched off keeps its mirror: the log may still have earlier changes.
-
-        Raises:
-            ConfigurationError: A named view can't be captured.
+        A table whose flag was switched off keeps its mirror: the log may still have earlier changes. A named
+        view that can't be captured is listed, too, but nothing of it is read, and it has no codec.
         """
         selected = [t for t in self.schemas.tables.values() if self._is_selected(t)]
-        captured = {t.full_name for t in selected if t.cdc or self._history.was_captured(t.id)}
-        for table in selected:
-            if table.view:
-                require_capturable(table, captured=table.full_name in captured)
-        return sorted(captured)
+        return sorted(t.full_name for t in selected if t.view or self._is_captured(t))
+
+    def _is_captured(self, table: TableSchema) -> bool:
+        return table.cdc or self._history.was_captured(table.id)
+
+    def _refusal(self, table: str) -> ConfigurationError | None:
+        schema = self._schema(table)
+        return refusal_of(schema, captured=self._is_captured(schema)) if schema.view else None
+
+    def _capturable(self, table: str) -> TableSchema:
+        if refusal := self._refusal(table):
+            raise refusal
+        return self._schema(table)
 
     def requires_name(self, table: str) -> bool:
         """Return whether a table is a materialized view."""
         return self._schema(table).view
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
-        """Return the codec of a table with its current schema."""
-        return self.codec_of(self._schema(table), memory)
+        """Return the codec of a table with its current schema.
+
+        Raises:
+            ConfigurationError: It is a view that can't be captured.
+        """
+        return self.codec_of(self._capturable(table), memory)
 
     def codec_of(self, schema: TableSchema, memory: Mapping[str, Any] | None = None) -> CassandraCodec:
         """Return the codec of a schema, which may be that of a dropped table."""
@@ -267,7 +277,7 @@ class CassandraSource(Source):
         origin, position = self._snapshot_position(table)
         return plan_ranges(
             self._session,
-            self._schema(table),
+            self._capturable(table),
             least_ranges=self.options.advanced.ranges_per_snapshot,
             where=where or "",
             origin=origin,
@@ -343,7 +353,8 @@ class CassandraSource(Source):
         captured = {table.id for table in self.former_tables()}
         # Current values of counters can only be read from the cluster.
         counters = bool(self._connection)
-        return log_tables(self.schemas.tables.values(), self.tables(), former, captured, counters=counters)
+        names = [name for name in self.tables() if not self._refusal(name)]
+        return log_tables(self.schemas.tables.values(), names, former, captured, counters=counters)
 
     @cached_property
     def _session(self) -> Session:

@@ -13,37 +13,38 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema, ViewDefinition
 from airflow_cdc_provider.sources.cql.types import cql_name, quote_name
 
 
-def require_capturable(view: TableSchema, *, captured: bool) -> None:
-    """Reject a view that is selected by its name but can't be captured.
+def refusal_of(view: TableSchema, *, captured: bool) -> ConfigurationError | None:
+    """Return why a view that is selected by its name can't be captured; None if it can.
 
     Args:
         view: The view.
         captured: Whether it has ``cdc = true``, or once had it.
 
-    Raises:
-        ConfigurationError: It never had ``cdc = true``, its base isn't known, or its snapshot can't be read.
+    Returns:
+        The error: it never had ``cdc = true``, its base isn't known, or its snapshot can't be read.
     """
     name = cql_name(view.full_name)
     if not captured:
-        raise ConfigurationError(
+        return ConfigurationError(
             f"the materialized view {view.full_name} is named but doesn't have cdc = true",
             expected="cdc = true, as for tables",
             found="cdc = false",
             remedy=f"ALTER MATERIALIZED VIEW {name} WITH cdc = true, or remove it from tables",
         )
     if view.definition is None:
-        raise ConfigurationError(
+        return ConfigurationError(
             f"the base of the materialized view {view.full_name} is unknown",
             expected="its base in the schema",
             remedy="provide a connection, or a schema file with the CREATE TABLE of its base",
         )
     if others := [c for c in other_conditions(view.definition) if view.liveness_column]:
-        raise ConfigurationError(
+        return ConfigurationError(
             f"the materialized view {view.full_name} can't be read from its base",
             expected="a WHERE with only IS NOT NULL and conditions on clustering columns of its base",
             found=" AND ".join(others),
             remedy=f"remove it from tables and capture {view.definition.base}",
         )
+    return None
 
 
 def other_conditions(definition: ViewDefinition) -> list[str]:
