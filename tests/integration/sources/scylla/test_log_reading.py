@@ -447,3 +447,19 @@ def test_tables_with_vnodes_and_tablets_are_read_by_one_source(
     }
     tokens = {int.from_bytes(s[:8], "big", signed=True) for s in tablets.stream_sets["item"].sets[0].streams}
     assert groups <= {str(token) for token in tokens}
+
+
+def test_offsets_keep_the_positions_of_unselected_tables_while_their_logs_have_what_follows(
+    cassandra_session: Any, cassandra_server: CassandraServer, keyspace: str
+) -> None:
+    cluster = imitated(cassandra_session, keyspace)
+    cluster.new_generation()
+    for name, ttl in (("item", 0), ("brief", 60), ("lasting", 7200), ("forever", 0)):
+        cluster.create_table(item(keyspace, name, ttl=ttl))
+    source = scylla_source(cluster, cassandra_server)
+    head = {f"{keyspace}.item": source.head()[f"{keyspace}.item"]}
+    hour_ago = {"v": 1, "generation": 0, "read_to": time.time_ns() // 1000 - 3600 * SECOND_US}
+    start = {f"{keyspace}.{name}": hour_ago for name in ("item", "brief", "lasting", "forever", "dropped")}
+    end = source.plan(start, head, ReadLimit()).end
+    assert {name.partition(".")[2] for name in end} == {"item", "lasting", "forever", "dropped"}
+    assert all(end[f"{keyspace}.{name}"] == hour_ago for name in ("lasting", "forever", "dropped"))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.cli.offline_commands import rows
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
 from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.contract import ReadMetrics
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
@@ -112,6 +112,30 @@ def test_offsets_come_back_and_others_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match="invalid offset"):
             from_offset(wrong)
+
+
+def test_positions_of_topics_that_are_not_selected_stay_as_they_are() -> None:
+    offset = {"server.s.a/0": 5, "server.s.b/0": 7, "other.s.c/0": 8}
+    start = to_offset({origin: PartitionPosition(at, epoch=2) for origin, at in offset.items()})
+    head = to_offset({"server.s.a/0": PartitionPosition(9)})
+
+    def source(tables_from: str) -> DebeziumSource:
+        connector = declared(source={**DECLARATION["source"], "tables_from": tables_from}, tables=[r"s\.a"])
+        found = source_plugin("debezium").source(connector, {})
+        assert isinstance(found, DebeziumSource)
+        found._opened_cluster = Namespace(begins=lambda partitions: dict.fromkeys(partitions, 0))  # type: ignore[assignment]
+        return found
+
+    selective = source("topic")
+    end = from_offset(selective.plan(start, head, ReadLimit()).end)
+    assert {origin: (at.offset, at.epoch) for origin, at in end.items()} == {
+        "server.s.a/0": (9, 2), "server.s.b/0": (7, 2), "other.s.c/0": (8, 2)
+    }  # fmt: skip
+    assert selective.resumes_tables
+    # Topics with several tables are read on, whatever tables are selected.
+    assert not source("source").resumes_tables
+    with pytest.raises(PositionLost, match=r"server\.s\.b/0 was deleted"):
+        source("source").plan(start, head, ReadLimit())
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)), min_size=2))
