@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress
@@ -42,29 +43,44 @@ def mark_reselected(
     Raises:
         CommitConflict: Another run committed meanwhile; the next run finds the tables again.
     """
-    connector, stored = stores.connector, progress.selection
-    own = {"tables": list(connector.tables), "exclude_tables": list(connector.exclude_tables)}
-    progress = replace(progress, selection={**own, "at_us": time.time_ns() // 1000})
-    if stored is None or {**stored, **own} == stored:
+    found = reselected(stores, source, progress, state)
+    selection = {**_patterns(stores.connector), "at_us": time.time_ns() // 1000}
+    stored, progress = progress.selection, replace(progress, selection=selection)
+    if not found or stored is None:
         return progress, state
+    if not source.resumes_tables:
+        progress = progress.with_loss(found, stored["at_us"], _reason(state))
+    report.reselected.update(found)
+    for message in found.values():
+        log.warning("%s: %s", stores.connector.name, message)
+    return progress, stores.changes.append_batch(None, progress.to_offset(), state)
+
+
+def reselected(stores: Stores, source: Source, progress: Progress, state: ChangesState) -> dict[str, str]:
+    """Return a message for each table that the next capture finds selected again."""
+    connector, stored = stores.connector, progress.selection
+    if stored is None or {**stored, **_patterns(connector)} == stored:
+        return {}
     before = replace(
         connector, tables=tuple(stored["tables"]), exclude_tables=tuple(stored["exclude_tables"])
     )
     selected = [t for t in source.tables() if not source.in_batches(t)]
     captured = {t for t in selected if before.selects(t) and (before.names(t) or not source.requires_name(t))}
     back = _known(stores, progress, state, [table for table in selected if table not in captured])
-    text = f"the connector's tables did not select it in the captures up to batch {state.batch}"
     effect = "capture resumes at its own position"
     if not source.resumes_tables:
-        progress = progress.with_loss(back, stored["at_us"], text)
         effect = "only a new snapshot has what it missed"
-        back = [table for table in back if progress.snapshots[table].outdated]
-    if not back:
-        return progress, state
-    for table in back:
-        report.reselected[table] = f"{table} is selected again: {effect}; {text}"
-        log.warning("%s: %s", connector.name, report.reselected[table])
-    return progress, stores.changes.append_batch(None, progress.to_offset(), state)
+        missed = progress.with_loss(back, stored["at_us"], "").snapshots
+        back = [table for table in back if missed[table].outdated]
+    return {table: f"{table} is selected again: {effect}; {_reason(state)}" for table in back}
+
+
+def _patterns(connector: Connector) -> dict[str, list[str]]:
+    return {"tables": list(connector.tables), "exclude_tables": list(connector.exclude_tables)}
+
+
+def _reason(state: ChangesState) -> str:
+    return f"the connector's tables did not select it in the captures up to batch {state.batch}"
 
 
 def _known(stores: Stores, progress: Progress, state: ChangesState, tables: Sequence[str]) -> list[str]:

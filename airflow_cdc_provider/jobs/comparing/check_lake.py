@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pyspark.sql.types import StructType
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.jobs.capturing.reselected import reselected
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.tables import selected_tables
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.lake.mirror import require_distinct_names
@@ -21,6 +23,8 @@ from airflow_cdc_provider.sources.contract import Source
 def check_lake(run: Run) -> JobResult:
     """Commit a row to a table of its own, read it and drop the table; compare mirrors with the declaration.
 
+    The findings also name the tables that the next capture finds selected again.
+
     Raises:
         ConfigurationError: The namespace can't be written or read.
     """
@@ -30,7 +34,9 @@ def check_lake(run: Run) -> JobResult:
         for table in selected_tables(run.job, run.stores, run.source)
         for finding in _of_table(run.stores, run.source, table)
     ]
-    return JobResult(ok=True, findings=tuple(findings))
+    state = run.stores.changes.state()
+    back = reselected(run.stores, run.source, Progress.from_offset(state.offset), state)
+    return JobResult(ok=True, findings=(*findings, *back.values()))
 
 
 def _write_and_read(lake: IcebergLake, namespace: str) -> None:

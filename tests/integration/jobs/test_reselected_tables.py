@@ -44,7 +44,7 @@ class Selecting:
             self.subject.write(table, *writes)
         self.subject.settle()
 
-    def sync(self, *patterns: str, **more: Any) -> JobResult:
+    def run(self, stage: str, *patterns: str, **more: Any) -> JobResult:
         source: dict[str, Any] = {"type": self.subject.type, "conn_id": "db"}
         for table in self.tables:
             for name, value in self.subject.options(table).items():
@@ -56,9 +56,12 @@ class Selecting:
         source |= READS_EVERYTHING.get(self.subject.type, {})
         lake = {"catalog": "lake", "namespace": self.namespace}
         declaration = {"name": "again", "source": source, "tables": list(patterns), "lake": lake, **more}
-        result = self.run_stage("sync", declaration, self.subject.connection())
+        result = self.run_stage(stage, declaration, self.subject.connection())
         assert result.ok, result.error
         return result
+
+    def sync(self, *patterns: str, **more: Any) -> JobResult:
+        return self.run("sync", *patterns, **more)
 
     def mirrored(self, table: str) -> Rows:
         name = table.replace(".", "_")
@@ -115,6 +118,8 @@ def test_without_snapshots_the_gap_is_reported_by_each_run(
     chosen.write(Put(3, 1))
     new = subject.create("never3")
     chosen.tables.append(new)
+    (checked,) = chosen.run("check_lake", first, second, re.escape(new), **never).findings
+    assert checked.startswith(f"{chosen.tables[0]} is selected again: only a new snapshot has what it missed")
     for _ in range(2):
         result = chosen.sync(first, second, re.escape(new), **never)
         (finding,) = of(chosen.tables[0], result)
