@@ -25,11 +25,12 @@ class Tables:
         self.server, self._spark, self._run_stage = server, spark, run_stage
         self.names: list[str] = []
 
-    def define(self, name: str, columns: str) -> None:
-        shard_by = {} if name == "reference1" else {name: "id"}
-        statement = f"create table {name} (id bigint primary key, {columns})"
-        self.server.define("shop", statement, shard_by=shard_by)
-        self.names.append(name)
+    def define(self, **columns: str) -> None:
+        """Create tables, each with some columns."""
+        shard_by = {name: "id" for name in columns if name != "reference1"}
+        creates = [f"create table {name} (id bigint primary key, {more})" for name, more in columns.items()]
+        self.server.define("shop", *creates, shard_by=shard_by)
+        self.names += columns
 
     def write(self, *statements: str, shard: str = "") -> None:
         with self.server.connect(f"shop:{shard}" if shard else "shop").cursor() as cursor:
@@ -86,9 +87,8 @@ LAGGING = {
 def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read_again(
     tables: Tables,
 ) -> None:
-    tables.define("lag_plain", "n int")
-    for name, (columns, _) in LAGGING.items():
-        tables.define(name, columns)
+    tables.define(lag_plain="n int", **{name: columns for name, (columns, _) in LAGGING.items()})
+    for name in LAGGING:
         tables.write(f"insert into {name} (id, e) values (1, 'a'), (2, 'b')")
     tables.run()
     for name, (_, statement) in LAGGING.items():
@@ -96,8 +96,8 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
             f"insert into {name} (id, e) values (3, 'b')",
             f"update {name} set e = 'a' where id = 2",
             f"delete from {name} where id = 3",
+            statement,
         )
-        tables.server.define("shop", statement)
     tables.write("insert into lag_plain (id, n) values (7, 7)")
 
     with pytest.raises(PositionLost, match=r"shop\.lag_enum") as failed:
@@ -121,12 +121,13 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
 
 
 def test_with_that_choice_the_same_sync_reads_the_table_again(tables: Tables) -> None:
-    tables.define("lag_once", "e enum('a','b')")
-    tables.define("lag_other", "n int")
+    tables.define(lag_once="e enum('a','b')", lag_other="n int")
     tables.run(on_lost_position="snapshot")
-    tables.write("insert into lag_once (id, e) values (3, 'b')")
-    tables.server.define("shop", "alter table lag_once drop column e")
-    tables.write("insert into lag_other (id, n) values (7, 7)")
+    tables.write(
+        "insert into lag_once (id, e) values (3, 'b')",
+        "alter table lag_once drop column e",
+        "insert into lag_other (id, n) values (7, 7)",
+    )
 
     outcome = tables.run(on_lost_position="snapshot")
 
@@ -137,7 +138,7 @@ def test_with_that_choice_the_same_sync_reads_the_table_again(tables: Tables) ->
 
 
 def test_json_values_that_the_stream_breaks_are_read_by_a_snapshot(tables: Tables) -> None:
-    tables.define("docs1", "j json")
+    tables.define(docs1="j json")
     tables.write("insert into docs1 (id, j) values (1, '[1]')")
     tables.run()
     tables.write(
@@ -155,7 +156,7 @@ def test_json_values_that_the_stream_breaks_are_read_by_a_snapshot(tables: Table
 
 
 def test_without_snapshots_json_values_that_the_stream_breaks_are_in_rest(tables: Tables) -> None:
-    tables.define("docs2", "j json")
+    tables.define(docs2="j json")
     tables.run(mode="never")
     tables.write("insert into docs2 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5))")
 
@@ -168,7 +169,7 @@ def test_without_snapshots_json_values_that_the_stream_breaks_are_in_rest(tables
 
 
 def test_a_reference_table_arrives_once(tables: Tables) -> None:
-    tables.define("reference1", "n int")
+    tables.define(reference1="n int")
     for shard in ("-80", "80-"):
         tables.write("insert into reference1 (id, n) values (1, 1), (2, 2)", shard=shard)
     first = tables.run()
