@@ -32,12 +32,7 @@ DEEPEST: Final = 256
 
 
 def scan_texts(data: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-    """Scan texts in a buffer.
-
-    Args:
-        data: The buffer.
-        starts: First byte of each text, negative for none.
-        ends: Byte after each.
+    """Scan texts in a buffer; a negative start means none.
 
     Returns:
         Start and end of each value, without surrounding blanks, and its kind; -1, -1 and :data:`ABSENT` for

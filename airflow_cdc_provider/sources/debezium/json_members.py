@@ -140,12 +140,7 @@ def read_values(texts: pa.Array) -> tuple[Bytes, ValueSpans]:
     """
     data, starts, ends = binary_buffer(texts)
     valid = _is_utf8(texts)
-    return data, read_places(data, np.where(valid, starts, -1), ends)
-
-
-def read_places(data: Bytes, starts: Ints, ends: Ints) -> ValueSpans:
-    """Scan JSON texts in a buffer, as :func:`read_values` does. Their bytes must be UTF-8."""
-    return ValueSpans(*scan_texts(data, starts, ends))
+    return data, ValueSpans(*scan_texts(data, np.where(valid, starts, -1), ends))
 
 
 def members_of(data: Bytes, objects: ValueSpans) -> Members:

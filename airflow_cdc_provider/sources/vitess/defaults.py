@@ -30,13 +30,7 @@ _ASCII_CHARSETS: Final = ("utf8mb4", "utf8mb3", "latin1", "ascii")
 
 
 def is_known(default: str, column: Column, *, quoted: bool) -> bool:
-    """Return whether a default is written as MySQL prints its value in a column.
-
-    Args:
-        default: The literal, without quotes.
-        column: The added column.
-        quoted: Whether it is a text.
-    """
+    """Return whether a literal, without its quotes, is written as MySQL prints its value in a column."""
     family, kind = family_of(column), column.type
     if pattern := _UNQUOTED.get(family):
         fraction = rf"\.\d{{{column.scale}}}" if family in ("datetime", "time") and column.scale else ""

@@ -153,38 +153,28 @@ def list_keyless(client: VtgateClient, options: VitessOptions, selects: Callable
 
 
 def home_shards(client: VtgateClient, options: VitessOptions, tables: Iterable[str]) -> dict[str, str]:
-    """Return the shard from which each reference table is read, as all shards of its keyspace have its rows.
+    """Return the first shard of each reference table, as all shards have its rows; other tables are missing.
 
-    Args:
-        client: The client.
-        options: The source's options.
-        tables: Names to look up, ``keyspace.table``.
-
-    Returns:
-        ``keyspace/shard`` by table: the first shard. Other tables are missing.
+    Tables are ``keyspace.table``, shards ``keyspace/shard``.
     """
     shards = serving_shards(client, options)
     found = {}
     for table in tables:
         keyspace, _, name = table.partition(".")
         own = [shard for shard in shards if shard.partition("/")[0] == keyspace]
-        if (
-            len(own) > 1
-            and _plan_variant(client, options, f"{quoted(keyspace)}.{quoted(name)}") == "Reference"
-        ):
+        if len(own) > 1 and _is_reference(client, options, f"{quoted(keyspace)}.{quoted(name)}"):
             found[table] = min(own)
     return found
 
 
-def _plan_variant(client: VtgateClient, options: VitessOptions, table: str) -> str:
-    """Return how VTGate routes a SELECT of a table; empty if its VSchema doesn't have the table."""
+def _is_reference(client: VtgateClient, options: VitessOptions, table: str) -> bool:
     seconds = options.advanced.call_timeout_seconds
     try:
         rows = client.execute(f"VEXPLAIN PLAN SELECT 1 FROM {table}", timeout_seconds=seconds).texts()
-    except CdcError:
+    except CdcError:  # the VSchema doesn't have the table
         client.execute("SHOW VITESS_SHARDS", timeout_seconds=seconds)  # fails if VTGate is the cause
-        return ""
-    return str(json.loads(rows[0][0]).get("Variant", "")) if rows else ""
+        return False
+    return bool(rows) and json.loads(rows[0][0]).get("Variant") == "Reference"
 
 
 def tables_to_stream(
