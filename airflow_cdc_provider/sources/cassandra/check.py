@@ -27,11 +27,12 @@ from airflow_cdc_provider.sources.cql.connection import (
     open_session,
 )
 from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
-from airflow_cdc_provider.sources.cql.lake_names import check_names
+from airflow_cdc_provider.sources.cql.lake_names import lake_names
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
+from airflow_cdc_provider.sources.lake_names import name_findings
 from airflow_cdc_provider.transfer.space import measure
 
 if TYPE_CHECKING:
@@ -247,8 +248,8 @@ def check_tables(
                 "it is selected but doesn't have cdc = true, so it is skipped",
                 f"ALTER TABLE {_cql_name(table)} WITH cdc = true, or exclude it",
             )
-    yield from check_names(captured)
     for table in captured:
+        yield from name_findings(table.full_name, lake_names(table))
         yield from _check_table(session, schemas, table)
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors
-from airflow_cdc_provider.sources.cql.lake_names import check_names
+from airflow_cdc_provider.sources.cql.lake_names import lake_names
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
+from airflow_cdc_provider.sources.lake_names import name_findings
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
@@ -77,7 +78,8 @@ def check_cluster(
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
-    yield from check_names(base for base in bases if base.full_name in tables)
+    for table in tables:
+        yield from name_findings(table, lake_names(cluster.schemas.tables[table]))
     if without_streams:
         yield Finding("warning", "streams", f"{', '.join(without_streams)}: no streams yet")
     yield from check_consistency(options.consistency)

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from airflow_cdc_provider.changes.column_names import column_names
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.contract import Finding
+from airflow_cdc_provider.sources.lake_names import name_findings
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
+from airflow_cdc_provider.sources.vitess.lake_types import REST
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, require_known
 from airflow_cdc_provider.sources.vitess.requests import (
@@ -24,6 +27,7 @@ from airflow_cdc_provider.sources.vitess.requests import (
 from airflow_cdc_provider.sources.vitess.tablets import (
     SERVING,
     Binlogs,
+    columns_of_tables,
     keyless_tables,
     list_tablets,
     read_binlogs,
@@ -248,9 +252,9 @@ def _tables(
 ) -> Iterator[Finding]:
     try:
         tables = [table.partition(".")[2] for table in list_tables(client, options, selects)]
-        keyless = keyless_tables(
-            client, _target(options, _first_shard(client, options)), tables, _seconds(options)
-        )
+        target = _target(options, _first_shard(client, options))
+        keyless = keyless_tables(client, target, tables, _seconds(options))
+        columns = columns_of_tables(client, target, _seconds(options))
         homes = home_shards(client, options, [f"{options.keyspace}.{table}" for table in tables])
     except CdcError as error:
         yield _failed("tables", error)
@@ -264,6 +268,9 @@ def _tables(
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
+    for table in tables:
+        renamed = column_names(columns.get(table, ()), reserved=(REST,))
+        yield from name_findings(f"{options.keyspace}.{table}", renamed.items())
     if homes:
         yield Finding(
             "ok",

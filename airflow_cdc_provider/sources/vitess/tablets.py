@@ -146,6 +146,26 @@ def require_binlogs_retained(
         )
 
 
+def columns_of_tables(client: VtgateClient, target: str, seconds: float) -> dict[str, list[str]]:
+    """Return the names of the columns of all tables of a keyspace, in order.
+
+    Args:
+        client: The client.
+        target: ``keyspace:shard@type``.
+        seconds: Timeout.
+    """
+    rows = client.execute(
+        "SELECT table_name, column_name FROM information_schema.columns "
+        "WHERE table_schema = database() ORDER BY table_name, ordinal_position",
+        target,
+        seconds,
+    ).texts()
+    found: dict[str, list[str]] = {}
+    for table, column in rows:
+        found.setdefault(str(table), []).append(str(column))
+    return found
+
+
 def keyless_tables(client: VtgateClient, target: str, tables: Sequence[str], seconds: float) -> list[str]:
     """List the tables that have neither a primary key nor a unique key without nullable columns.
 

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ import fastavro
 import pytest
 
 from airflow_cdc_provider.changes import record
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec, recall_codec
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit.cassandra import table_definition
 from server_kit.ports import free_port
 from tests.integration.jobs.equality import same
@@ -145,6 +148,12 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
     shop.run('ALTER TABLE d ADD "o.x" int')
     for field in ("First Name", "a", "A.B"):
         shop.run(f'ALTER TYPE odd ADD "{field}" int')
+    with closing(
+        source_plugin("cassandra").source(Connector.from_dict(shop.declaration), shop.connection)
+    ) as source:
+        messages = {found.subject: found.message for found in source.check()}
+    renamed = ["ID is ID__2", "s is s__2", "o.x is o_x", "o.First Name is o.First Name__2", "o.a is o.a__2"]
+    assert all(one in messages[shop.table_name("d")] for one in renamed), messages
     shop.run("""INSERT INTO d (id, "ID", "NAME", "o.x") VALUES (1, 3, 'N', 5)""")
     grown = values.replace("}", ', "First Name": 4, "a": 5, "A.B": 6}')
     shop.run(f'INSERT INTO d (id, "ID", o) VALUES (2, 1, {grown})')

@@ -197,7 +197,7 @@ def test_a_view_is_counted_and_skipped_unless_it_is_named(
     assert read("{ks}\\.by_v")[0] == [view]
 
 
-def test_a_named_view_that_cannot_be_captured_is_rejected_with_the_remedy(
+def test_a_named_view_that_cannot_be_captured_is_refused_alone_with_the_remedy(
     build: BuildSource, cassandra_session: Any, random_keyspace: str
 ) -> None:
     create(cassandra_session, random_keyspace)
@@ -207,10 +207,13 @@ def test_a_named_view_that_cannot_be_captured_is_rejected_with_the_remedy(
         "WHERE p = 1 AND c IS NOT NULL AND v IS NOT NULL PRIMARY KEY (v, p, c) WITH cdc = true"
     )
     off = build(["{ks}\\.base", "{ks}\\.by_v"])
-    with pytest.raises(ConfigurationError, match=r"ALTER MATERIALIZED VIEW \w+\.by_v WITH cdc = true"):
-        off.tables()
+    base, by_v = off.tables()
+    assert off.codec(base).table == base
+    for refused in (off.codec, off.plan_snapshot):
+        with pytest.raises(ConfigurationError, match=r"ALTER MATERIALIZED VIEW \w+\.by_v WITH cdc = true"):
+            refused(by_v)
     with pytest.raises(ConfigurationError, match=r"p = 1"):
-        build(["{ks}\\.of_one"]).tables()
+        build(["{ks}\\.of_one"]).codec(f"{random_keyspace}.of_one")
     levels = {f.subject: f.level for f in off.check()}
     assert levels[f"{random_keyspace}.by_v"] == "error"
     cassandra_session.execute(f"ALTER MATERIALIZED VIEW {random_keyspace}.by_v WITH cdc = true")

@@ -36,6 +36,7 @@ def found(
         "VITESS_TABLETS": TABLETS,
         "FULL TABLES": [("item", "BASE TABLE")],
         "schema_version": [("1",)],
+        "information_schema.columns": [("item", "id"), ("item", "_deleted"), ("other", "_cdc")],
         "VEXPLAIN": [('{"OperatorType": "Route", "Variant": "Reference"}',)] if reference else [],
     }
     with FakeVtgate([standing], answers) as vtgate:
@@ -81,6 +82,11 @@ def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
         "shop.item: all shards have the same rows, shop/-80 is read",
     )
     assert "reference tables" not in found("")
+
+
+def test_columns_with_other_names_in_the_mirror_are_named() -> None:
+    level, message = found("")["shop.item"]
+    assert (level, "in a new mirror _deleted is _deleted__2" in message) == ("warning", True)
 
 
 def test_the_vtctld_of_the_connection_is_checked() -> None:
