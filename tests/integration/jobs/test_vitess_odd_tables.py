@@ -103,7 +103,8 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
         tables.run()
 
     named = str(failed.value)
-    assert "ENUM" in named
+    # Which one the tablet says depends on whether it knows the altered columns already.
+    assert any(cause in named for cause in ("ENUM", "cannot determine table columns"))
     assert "the next sync or stream takes new snapshots" in named
     outcome = tables.run()
     assert outcome.ok
