@@ -101,7 +101,7 @@ def column_names(
     return {name: given[name] if name in given else taken.add(name) for name in own}
 
 
-def field_names(names: Iterable[str]) -> list[str]:
+def distinct_fields(names: Iterable[str]) -> list[str]:
     """Return the names that the fields of a struct have in the lake; names are in the order of the fields."""
     taken = TakenNames()
     return [taken.add(name) for name in names]
@@ -110,7 +110,7 @@ def field_names(names: Iterable[str]) -> list[str]:
 def clash(names: Iterable[str]) -> bool:
     """Return whether fields of these names can't be in one struct."""
     own = list(names)
-    return field_names(own) != own
+    return distinct_fields(own) != own
 
 
 def clashing_column(columns: pa.Schema) -> str:
@@ -122,7 +122,7 @@ def clashing_column(columns: pa.Schema) -> str:
 def _clashing_field(fields: Iterable[pa.Field], parent: str) -> str:
     own = list(fields)
     names = [field.name for field in own]
-    for name, distinct in zip(names, field_names(names), strict=True):
+    for name, distinct in zip(names, distinct_fields(names), strict=True):
         if name != distinct:
             return parent + name
     for field in own:

@@ -32,7 +32,8 @@ FENCE_KINDS: Final = (TRUNCATE, DROP, SNAPSHOT_END)
 """Kinds that can raise a table's generation: see :mod:`airflow_cdc_provider.changes.fence`."""
 
 LAST_MOMENT_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999, after which Python has no times."""
+"""The end of the year 9999, in us. Python and Spark have no times after it, but clients may send some."""
+
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 CHANGE_SCHEMA: Final = pa.schema(

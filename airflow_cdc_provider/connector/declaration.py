@@ -41,6 +41,7 @@ from airflow_cdc_provider.connector.snapshot_options import (
 )
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
+from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX
 from airflow_cdc_provider.options import (
     from_environment,
     literal_secrets,
@@ -310,8 +311,8 @@ class Connector:
         }
         suffixes = [
             "",
-            "__tombstones",
-            *(["__static_columns"] if self.lake.static_columns == "table" else []),
+            TOMBSTONES_SUFFIX,
+            *([STATIC_COLUMNS_SUFFIX] if self.lake.static_columns == "table" else []),
         ]
         found: dict[str, ConfigurationError] = {}
         for table in tables:

@@ -71,3 +71,8 @@ QUARANTINE: Final = Layout("quarantine", 2)
 DEAD_LETTERS: Final = Layout("dead_letters", 2)
 NOTIFICATIONS: Final = Layout("notifications", 2)
 PUBLISHED: Final = Layout("published", 2)
+
+TOMBSTONES_SUFFIX: Final = "__tombstones"
+"""What follows a mirror's name in that of its tombstone table."""
+STATIC_COLUMNS_SUFFIX: Final = "__static_columns"
+"""What follows a mirror's name in that of its static columns table."""

@@ -35,7 +35,13 @@ from airflow_cdc_provider.changes.drift import NO_DRIFT, Drift
 from airflow_cdc_provider.changes.fence import Fence, fences_from_json, fences_to_json
 from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.lake.layout import MIRROR, STATIC_COLUMNS, TOMBSTONES
+from airflow_cdc_provider.lake.layout import (
+    MIRROR,
+    STATIC_COLUMNS,
+    STATIC_COLUMNS_SUFFIX,
+    TOMBSTONES,
+    TOMBSTONES_SUFFIX,
+)
 from airflow_cdc_provider.lake.table import Head, Lake, LakeTable
 
 if TYPE_CHECKING:
@@ -195,8 +201,8 @@ class Mirror:
     def __post_init__(self) -> None:
         """Look up the tables; none need exist."""
         self.table = self.lake.table(self.name, MIRROR)
-        self.tombstones = self.lake.table(f"{self.name}__tombstones", TOMBSTONES)
-        self.static_columns = self.lake.table(f"{self.name}__static_columns", STATIC_COLUMNS)
+        self.tombstones = self.lake.table(self.name + TOMBSTONES_SUFFIX, TOMBSTONES)
+        self.static_columns = self.lake.table(self.name + STATIC_COLUMNS_SUFFIX, STATIC_COLUMNS)
 
     def tables(self) -> list[LakeTable]:
         """List the tables that exist."""

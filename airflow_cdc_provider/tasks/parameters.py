@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,12 +11,31 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import NATIVE, RenderedNumber
 
 _TEXTS: Final = frozenset(
-    re.findall(
-        r"\w+",
-        "action application archive cassandra_yaml group_id host_id jars kafka_conn_id landing mode name "
-        "mongo_conn_id origin request scylla_conn_id signal signal_id since source_conn_id topic_prefix "
-        "until vitess_conn_id work_folder",
-    )
+    {
+        "action",
+        "application",
+        "archive",
+        "cassandra_yaml",
+        "group_id",
+        "host_id",
+        "jars",
+        "kafka_conn_id",
+        "landing",
+        "mode",
+        "mongo_conn_id",
+        "name",
+        "origin",
+        "request",
+        "scylla_conn_id",
+        "signal",
+        "signal_id",
+        "since",
+        "source_conn_id",
+        "topic_prefix",
+        "until",
+        "vitess_conn_id",
+        "work_folder",
+    }
 )
 """Template fields that are declared as text."""
 

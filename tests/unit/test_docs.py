@@ -98,3 +98,8 @@ def test_every_page_is_reachable_from_the_index() -> None:
     linked = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "docs" / "index.md").read_text()))
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if (ROOT / "docs") in page.parents}
     assert pages - {"index.md"} <= linked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_has_the_marks_of_a_merge_conflict(page: Path) -> None:
+    assert not re.findall(r"^(?:<{7} .*|={7}|>{7} .*)$", page.read_text(), re.M)

@@ -17,9 +17,9 @@ from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.jobs.capturing.arrivals import mark_arrivals
 from airflow_cdc_provider.jobs.capturing.lost_position import (
     SnapshotsDue,
-    alert,
     close_gaps,
     continue_after_loss,
+    fail_after_capture,
 )
 from airflow_cdc_provider.jobs.capturing.reselected import mark_reselected
 from airflow_cdc_provider.jobs.context.job import Job, log
@@ -123,7 +123,7 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
                 return _capture(job, stores, source, report)
             of_tables.append(lost)  # without these tables, others may turn out to be lost
         else:
-            alert(job.connector, of_tables)
+            fail_after_capture(job.connector, of_tables)
             return counts
 
 

@@ -63,7 +63,7 @@ def continue_after_loss(
     log.warning("%s: changes are lost, capture continues without them: %s", connector.name, lost)
 
 
-def alert(connector: Connector, lost: Sequence[PositionLost]) -> None:
+def fail_after_capture(connector: Connector, lost: Sequence[PositionLost]) -> None:
     """Fail a capture that continued without some tables, if ``snapshot.on_lost_position`` says so.
 
     Raises:

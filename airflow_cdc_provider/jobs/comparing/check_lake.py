@@ -13,6 +13,7 @@ from airflow_cdc_provider.jobs.capturing.reselected import reselected
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.lake.mirror import require_distinct_names
@@ -51,7 +52,7 @@ def _write_and_read(lake: IcebergLake, namespace: str) -> None:
             table.drop()
         raise ConfigurationError(
             f"tables of {lake.catalog}.{namespace} can't be created, written, read and dropped",
-            found=" ".join(str(error).split())[:500],
+            found=described(error),
             remedy="check the catalog's properties, and the rights on the catalog and the warehouse",
         ) from error
     if found != 1:

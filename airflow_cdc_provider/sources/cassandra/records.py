@@ -76,7 +76,6 @@ _SAMPLE_BYTES: Final = 64 * 1024
 _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
 _EMPTY: Final = 0x01
-"""The end of the year 9999: clients may send any write time, Python and Spark support none after it."""
 
 
 @dataclass

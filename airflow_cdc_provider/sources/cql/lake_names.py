@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_cdc_provider.changes.column_names import column_names, field_names
+from airflow_cdc_provider.changes.column_names import column_names, distinct_fields
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
 
@@ -16,7 +16,7 @@ def lake_names(table: TableSchema) -> Iterator[tuple[str, str]]:
 
 
 def _field_names(cql_type: CqlType, path: str) -> Iterator[tuple[str, str]]:
-    for name, other in zip(cql_type.fields, field_names(cql_type.fields), strict=True):
+    for name, other in zip(cql_type.fields, distinct_fields(cql_type.fields), strict=True):
         yield f"{path}.{name}", f"{path}.{other}"
     for number, inner in enumerate(cql_type.parameters):
         yield from _field_names(inner, f"{path}.{cql_type.fields[number]}" if cql_type.fields else path)

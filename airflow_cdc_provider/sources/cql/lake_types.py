@@ -73,7 +73,7 @@ class LakeTypes:
             return pa.list_(pa.field("element", entry))
         if cql_type.name in ("list", "set", "vector"):
             return pa.list_(pa.field("element", inside[0]))
-        names = column_names.field_names(field_names(cql_type))
+        names = column_names.distinct_fields(field_names(cql_type))
         return pa.struct([pa.field(n, t) for n, t in zip(names, inside, strict=True)])
 
     def schema(self, table: TableSchema) -> pa.Schema:

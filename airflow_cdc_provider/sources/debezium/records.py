@@ -46,8 +46,6 @@ from airflow_cdc_provider.sources.debezium.position import (
 )
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
-"""The end of the year 9999."""
-
 _SOUND: Final = 0
 _HEARTBEAT: Final = 1
 _TRANSACTION: Final = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.sources.cql.system_schema import load
 from server_kit.scylla import PAIR, ImitatedScylla, SystemKeyspaces
 from server_kit.scylla.base_table import BaseTable
@@ -37,6 +38,12 @@ def declare(shop: Shop, names: SystemKeyspaces, **more: Any) -> None:
     }
     shop.declaration["source"] = source
     shop.declare(**more)
+
+
+def settled(shop: Shop) -> JobResult:
+    """Sync once what was written is older than the declared confidence window of a second."""
+    time.sleep(1.2)
+    return shop.stage("sync")
 
 
 def assert_mirror_equals_model(shop: Shop, name: str, base: BaseTable) -> int:

@@ -13,7 +13,7 @@ from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_u
 from airflow_cdc_provider.sources.scylla import cluster as cluster_module
 from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import DeletePartition, Insert
-from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.imitated import assert_mirror_equals_model, declare, settled
 from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration
@@ -28,11 +28,6 @@ def insert(sku: int) -> Insert:
 
 def delete(sku: int) -> DeletePartition:
     return DeletePartition((struct.pack(">i", sku),))
-
-
-def settled(shop: Shop) -> JobResult:
-    time.sleep(1.2)
-    return shop.stage("sync")
 
 
 def snapshot_rows(outcome: JobResult) -> dict[str, int]:

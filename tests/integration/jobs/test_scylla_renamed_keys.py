@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from server_kit.scylla.statements import (
     SetWhole,
     Update,
 )
-from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.imitated import assert_mirror_equals_model, declare, settled
 from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.shop import Shop
 
@@ -29,9 +28,8 @@ pytestmark = pytest.mark.integration
 INT, TEXT = CqlType("int"), CqlType("text")
 
 
-def settled(shop: Shop) -> JobResult:
-    time.sleep(1.2)
-    result = shop.stage("sync")
+def synced(shop: Shop) -> JobResult:
+    result = settled(shop)
     assert result.ok, result.error
     return result
 
@@ -75,13 +73,13 @@ def test_what_the_log_lost_is_quarantined_and_the_tables_are_read_again(
     shop: Shop, names: SystemKeyspaces, cluster: ImitatedScylla
 ) -> None:
     declare(shop, names)
-    settled(shop)
+    synced(shop)
     write_before_rename(cluster)
     cluster.rename_key("one", "ck", "ck2")
     cluster.rename_key("two", "b", "b2")
     cluster.execute("one", Insert((number(1),), (number(20),), {"v": number(20)}))
 
-    first = settled(shop)
+    first = synced(shop)
 
     assert kept(shop, "one") >= 7, "no row leaves the mirror that is in the base"
     assert kept(shop, "two") >= 7
@@ -91,7 +89,7 @@ def test_what_the_log_lost_is_quarantined_and_the_tables_are_read_again(
     assert "renamed-key" in reasons
     assert reasons <= {"renamed-key", "bad-log-row"}
 
-    second = settled(shop)
+    second = synced(shop)
     assert_mirror_equals_model(shop, "one", cluster.tables["one"])
     assert_mirror_equals_model(shop, "two", cluster.tables["two"])
     assert {t.table for r in (first, second) for t in r.tables if t.snapshot_rows} == {
@@ -99,7 +97,7 @@ def test_what_the_log_lost_is_quarantined_and_the_tables_are_read_again(
     }  # fmt: skip
 
     cluster.execute("two", DeleteRange((number(1),), (number(1),), Limit(number(8), inclusive=True)))
-    calm = settled(shop)
+    calm = synced(shop)
     assert not any(t.undecodable or t.snapshot_rows for t in calm.tables)
     assert assert_mirror_equals_model(shop, "two", cluster.tables["two"]) == 5
 
@@ -108,11 +106,11 @@ def test_a_name_that_a_key_column_had_before_is_no_other_rename(
     shop: Shop, names: SystemKeyspaces, cluster: ImitatedScylla
 ) -> None:
     declare(shop, names, snapshot={"mode": "never"})
-    settled(shop)
+    synced(shop)
     write_before_rename(cluster)
     for before, after in (("b", "c"), ("c", "b")):  # the log's columns are the same again, without the values
         cluster.rename_key("two", before, after)
-    result = settled(shop)
+    result = synced(shop)
     assert kept(shop, "two") == 9, "the deletes are quarantined, and there is no snapshot"
     (finding,) = (f for f in result.findings if f.startswith(f"{shop.table_name('two')}: "))
     assert "1 changes could not be decoded and are quarantined" in finding

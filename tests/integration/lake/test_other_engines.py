@@ -18,7 +18,7 @@ from pyiceberg.table import StaticTable
 from pyspark.sql.pandas.types import to_arrow_schema as spark_to_arrow
 from pyspark.sql.types import StructType
 
-from airflow_cdc_provider.changes.column_names import column_names, field_names
+from airflow_cdc_provider.changes.column_names import column_names, distinct_fields
 from airflow_cdc_provider.lake.mirror import spark_schema
 from tests.integration.lake.conftest import MakeTable
 
@@ -161,7 +161,7 @@ def test_engines_read_columns_of_any_name(make_table: MakeTable) -> None:
         "{}",
         "\\",
     ]
-    struct = pa.struct([pa.field(name, pa.int32()) for name in field_names(names)])
+    struct = pa.struct([pa.field(name, pa.int32()) for name in distinct_fields(names)])
     columns = {name: pa.int32() for name in column_names(names).values()}
     early, late = dict(list(columns.items())[::2]), dict(list(columns.items())[1::2])
     nested = {"s": struct, "l": pa.list_(pa.field("element", struct)), "m": pa.map_(pa.string(), struct)}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.changes.column_names import RESERVED, clashing_column, column_names, field_names
+from airflow_cdc_provider.changes.column_names import RESERVED, clashing_column, column_names, distinct_fields
 
 NAMES = st.lists(
     st.text("aAbB1_.-x26eäÄİ\u0131Kk\u017fsßẞ \U0001f600`\n", max_size=6), max_size=12, unique=True
@@ -57,7 +57,7 @@ def test_of_names_that_clash_the_oldest_is_kept(names: list[str], found: list[st
 
 
 def test_fields_of_a_struct_may_have_names_that_a_mirror_reserves() -> None:
-    assert field_names(["_pos", "_cdc", "a", "A"]) == ["_pos", "_cdc", "a", "A__2"]
+    assert distinct_fields(["_pos", "_cdc", "a", "A"]) == ["_pos", "_cdc", "a", "A__2"]
 
 
 @pytest.mark.parametrize(

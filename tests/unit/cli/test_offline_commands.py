@@ -10,6 +10,7 @@ import bson
 import pytest
 
 from airflow_cdc_provider.cli import offline_commands
+from tests.unit.migration.documented import CASSANDRA_EXAMPLE
 
 
 def insert(number: int) -> bytes:
@@ -73,28 +74,6 @@ def test_strict_ends_with_exit_code_1(tmp_path: Path, capfdbinary: pytest.Captur
     assert err.count("\n") == 1
 
 
-EXAMPLE = """connector.name=test_connector
-commit.log.relocation.dir=/Users/test_user/debezium-connector-cassandra/test_dir/relocation/
-http.port=8000
-cassandra.config=/usr/local/etc/cassandra/cassandra.yaml
-cassandra.hosts=127.0.0.1
-cassandra.port=9042
-kafka.producer.bootstrap.servers=127.0.0.1:9092
-kafka.producer.retries=3
-kafka.producer.retry.backoff.ms=1000
-kafka.topic.prefix=test_prefix
-key.converter=io.confluent.connect.avro.AvroConverter
-key.converter.schema.registry.url: http://localhost:8081
-value.converter=io.confluent.connect.avro.AvroConverter
-value.converter.schema.registry.url: http://localhost:8081
-offset.backing.store.dir=/Users/test_user/debezium-connector-cassandra/test_dir/
-snapshot.consistency=ONE
-snapshot.mode=ALWAYS
-latest.commit.log.only=true
-"""
-"""The example of Debezium's page for Cassandra, as it stands there."""
-
-
 @pytest.mark.recorded
 @pytest.mark.covers("CAS-DEPLOY-03")
 def test_debeziums_own_example_runs_on_local_files(
@@ -102,7 +81,7 @@ def test_debeziums_own_example_runs_on_local_files(
 ) -> None:
     recording = Path(__file__).parents[2] / "fixtures" / "cassandra" / "debezium-A"
     connector = tmp_path / "cdc.properties"
-    connector.write_text(EXAMPLE)
+    connector.write_text(CASSANDRA_EXAMPLE)
     schema = str(recording / "schema.cql")
     offline_commands.events(
         Namespace(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
+import importlib
+import inspect
+import pkgutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,7 @@ from airflow.sdk import DAG
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider import operators, sensors
 from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.operators.signal import CdcSignalOperator
@@ -20,7 +24,7 @@ from airflow_cdc_provider.operators.stages import CdcOffsetsOperator, CdcSnapsho
 from airflow_cdc_provider.operators.topics import CdcReplayOperator
 from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from airflow_cdc_provider.sensors.topics import CdcConsumerLagSensor
-from airflow_cdc_provider.tasks.parameters import to_tables
+from airflow_cdc_provider.tasks.parameters import _TEXTS, NativeRendering, to_tables
 from tests.unit.fake_spark import DECLARATION
 
 LITERALS = (
@@ -76,6 +80,22 @@ def test_a_number_is_its_text_again_where_text_is_declared(number: int) -> None:
     publish = to_connector(snapshot.connector).publish
     assert (publish.version, publish.task_id) == (str(number), str(number))
     assert to_tables(snapshot.tables) == (str(number),)
+
+
+def test_every_template_field_that_an_operator_or_sensor_declares_as_text_is_one() -> None:
+    found = set()
+    for package in (operators, sensors):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for kind in vars(importlib.import_module(module.name)).values():
+                if isinstance(kind, type) and issubclass(kind, NativeRendering):
+                    declared = inspect.signature(kind.__init__).parameters
+                    found |= {
+                        name
+                        for name in getattr(kind, "template_fields", ())
+                        if name in declared and declared[name].annotation in ("str", "str | None")
+                    }
+    assert len(found) > 10
+    assert found <= _TEXTS | {"cdc_raw"}  # a path, or in other operators several
 
 
 def test_a_number_stays_a_number_where_a_number_is_declared() -> None:
