@@ -88,13 +88,16 @@ class IcebergLake:
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace if it doesn't exist; several processes may do so concurrently."""
-        namespace = quote(self.catalog, *name.split("."))
-        try:
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        except Exception:
-            # A JDBC catalog checks before it inserts, so "if not exists" fails for the second of two.
-            if not self.spark.catalog.databaseExists(namespace):
-                raise
+        statement = f"CREATE NAMESPACE IF NOT EXISTS {quote(self.catalog, *name.split('.'))}"
+        for more in (True, True, False):
+            try:
+                self.spark.sql(statement)
+                return
+            except Exception as error:
+                # A JDBC catalog checks before it creates, first its own tables and then the namespace.
+                # Each check can be outdated once; the next attempt finds what the other process created.
+                if not more or not java_error(error, "UncheckedSQLException"):
+                    raise
 
     @property
     def java_catalog(self) -> Any:

@@ -48,20 +48,19 @@ def connector(catalog: str = "hadoop", *, namespace: str = "", name: str = "shop
     )
 
 
-def catalog_conf(folder: Path) -> dict[str, str]:
-    """Spark settings of the catalogs, their tables under a folder."""
-    conf: dict[str, str] = {}
-    for name in CATALOGS:
-        warehouse = folder / name
-        warehouse.mkdir(parents=True, exist_ok=True)
-        options = {"type": name, "warehouse": warehouse.as_uri(), "cache-enabled": "false"}
-        if name == "jdbc":
-            options["uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=30000"
-            options["jdbc.schema-version"] = "V1"
-        catalog = f"spark.sql.catalog.{name}"
-        conf[catalog] = "org.apache.iceberg.spark.SparkCatalog"
-        conf |= {f"{catalog}.{option}": value for option, value in options.items()}
-    return conf
+def catalog_options(folder: Path, kind: str, name: str) -> dict[str, str]:
+    """Spark settings of a catalog, its tables under a folder."""
+    warehouse = folder / name
+    warehouse.mkdir(parents=True, exist_ok=True)
+    options = {"type": kind, "warehouse": warehouse.as_uri(), "cache-enabled": "false"}
+    if kind == "jdbc":
+        options["uri"] = f"jdbc:sqlite:{folder}/{name}.db?busy_timeout=30000"
+        options["jdbc.schema-version"] = "V1"
+    catalog = f"spark.sql.catalog.{name}"
+    return {
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{catalog}.{option}": value for option, value in options.items()},
+    }
 
 
 def spark_session(folder: Path) -> Any:
@@ -78,7 +77,7 @@ def spark_session(folder: Path) -> Any:
             "spark.driver.extraJavaOptions": JAVA_OPTIONS,
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": os.fspath(folder),
-            **catalog_conf(folder),
+            **{key: value for name in CATALOGS for key, value in catalog_options(folder, name, name).items()},
         },
     )
     session.sparkContext.setLogLevel("OFF")

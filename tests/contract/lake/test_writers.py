@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,7 +67,8 @@ class WriterProcess:
         line = self.process.stdout.readline()
         if not line.endswith(b"\n"):
             if self.process.wait(30) != -signal.SIGKILL:
-                raise AssertionError(self.log.read_text(errors="replace")[-3000:])
+                lines = self.log.read_text(errors="replace").splitlines()
+                raise AssertionError("\n".join(line for line in lines if not line.startswith("\tat"))[-3000:])
             return None
         return dict(json.loads(line))
 
@@ -83,7 +84,9 @@ class WriterProcess:
         self.process.wait(30)
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                stream.close()
+                # What the buffer holds for a process that has ended can't be flushed.
+                with suppress(BrokenPipeError):
+                    stream.close()
 
 
 @pytest.fixture(params=CATALOGS, scope="module")
@@ -155,6 +158,14 @@ def test_two_writers_may_create_a_namespace_at_once(both: list[WriterProcess], n
         begin = time.time() + 0.05
         for writer in both:
             writer.send("create_namespace", f"{namespace}_{number}", begin)
+        assert [writer.answer() for writer in both] == [{}, {}]
+
+
+def test_two_writers_may_use_a_new_catalog_at_once(both: list[WriterProcess], namespace: str) -> None:
+    for number in range(30):
+        begin = time.time() + 0.05
+        for writer, own in zip(both, ("a", "b"), strict=True):
+            writer.send("create_catalog", f"{namespace}_{number}", own, begin)
         assert [writer.answer() for writer in both] == [{}, {}]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.iceberg import IcebergLake, IcebergTable
-from tests.contract.lake.sessions import connector, spark_session
+from tests.contract.lake.sessions import catalog_options, connector, spark_session
 
 ROWS = 4
 """Changes in each batch; their positions go on where the stored offset ends."""
@@ -27,6 +27,7 @@ class Writer:
     """Appends batches whose rows follow from the offset, as a capture does."""
 
     def __init__(self, folder: Path, catalog: str) -> None:
+        self.folder = folder
         self.spark = spark_session(folder)
         self.catalog = catalog
         self.changes: ChangesTable
@@ -71,6 +72,14 @@ class Writer:
         """Create a namespace at a moment (epoch seconds)."""
         time.sleep(max(0.0, at - time.time()))
         self.changes.lake.create_namespace(name)
+        return {}
+
+    def create_catalog(self, name: str, namespace: str, at: float) -> dict[str, Any]:
+        """Create a namespace in a new catalog of the same type at a moment (epoch seconds)."""
+        for option, value in catalog_options(self.folder, self.catalog, name).items():
+            self.spark.conf.set(option, value)
+        time.sleep(max(0.0, at - time.time()))
+        IcebergLake(self.spark, name).create_namespace(namespace)
         return {}
 
     def append_for_ever(self) -> dict[str, Any]:
