@@ -161,7 +161,6 @@ class BatchPublisher:
         if any(part["fault"].null_count != part.num_rows for part in records):
             records, numbers = self._without_faults(records, numbers, start.batch)
         self._send_some(records, numbers, start, after)
-        self.position = after
 
     def _without_faults(
         self, records: Sequence[pa.RecordBatch], numbers: np.ndarray, batch: int
@@ -207,6 +206,7 @@ class BatchPublisher:
             return
         self.transactions += 1
         self.records += len(numbers)
+        self.position = after
 
 
 RETRIED_ERRORS: Final = (BrokersUnavailable, PulsarBrokersUnavailable, RegistryUnavailable)

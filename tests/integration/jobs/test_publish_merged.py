@@ -213,6 +213,47 @@ def test_a_re_created_mirror_fails_the_run_and_is_published_again_on_request(
     assert sorted(text_key_ops(read(kafka_server, [topic]))) == 2 * [('"a"', "r")] + 2 * [('"b"', "r")]
 
 
+def test_a_table_that_fails_after_some_of_its_rows_were_sent_resumes_later_and_stops_no_other(
+    run_stage: RunStage, database: Database, both: dict[str, Any], kafka_server: KafkaServer
+) -> None:
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    declared = merged(database, records_per_commit=3, on_record_error="fail")
+    kafka_server.create_topic(topic_of(database, "m"), 1, max_message_bytes=1000)
+
+    def publish(ok: bool) -> list[int]:
+        outcome = run_stage("sync", declared, both)
+        assert outcome.ok is ok, outcome.error
+        failed = {table.table: table.error for table in outcome.tables if table.error}
+        assert set(failed) == (set() if ok else {f"{database.name}.m"})
+        assert ok or "m rejects records: found MSG_SIZE_TOO_LARGE" in failed[f"{database.name}.m"]
+        return [len(read(kafka_server, [topic_of(database, name)])) for name in "amz"]
+
+    for name in "az":
+        database[name].insert_one({"_id": "1"})
+    large = random.Random(0).randbytes(2000).hex()  # also after compression
+    database.m.insert_many([{"_id": str(n), "text": large if n == 5 else "x"} for n in range(9)])
+    assert publish(ok=False) == [1, 3, 1], "two transactions of m weren't sent"
+    for name in "amz":
+        database[name].insert_one({"_id": "new"})
+    assert publish(ok=False) == [2, 3, 2], "the others go on"
+    larger = ConfigEntry("max.message.bytes", "10000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, topic_of(database, "m"), incremental_configs=[larger])
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    for done in admin.incremental_alter_configs([topic]).values():
+        done.result(30)
+    database.m.delete_one({"_id": "0"})
+    assert publish(ok=True) == [2, 12, 2], "ten rows, a delete and its tombstone: nothing twice"
+    keys = [key for key, _ in text_key_ops(read(kafka_server, [topic_of(database, "m")]))]
+    assert sorted(keys) == sorted([*(f'"{n}"' for n in range(9)), '"0"', '"0"', '"new"'])
+
+
 def _with_kills(
     spark: SparkSession,
     run_stage: RunStage,
