@@ -75,7 +75,9 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     if published.dead_letters:
         findings.append(
             f"{published.dead_letters} records that the broker refused, or that can't be built, are dead "
-            "letters in the table <connector>_dead_letters, each with its reason"
+            "letters in the table <connector>_dead_letters, each with its reason. Readers don't get them: "
+            "correct the declaration, and send their batches again with CdcReplayOperator, or airflow cdc "
+            "offsets publish-from"
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())
