@@ -46,8 +46,8 @@ def build_result(
     It is ok unless a table failed: then its error names each such table, and the result still has what was
     done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
     """
-    of_snapshot, of_publishing = (part.errors if part else {} for part in (shot, published))
-    tables = failures.with_errors(failures.with_errors(tables, of_snapshot), of_publishing)
+    for part in (shot, captured, published):
+        tables = failures.with_errors(tables, part.errors if part else {})
     error = failures.of_all_tables(tables)
     outcome = JobResult(
         ok=True,
