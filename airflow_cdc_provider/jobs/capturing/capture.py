@@ -127,7 +127,9 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
                 return _capture(job, stores, source, report)
             of_tables.append(lost)  # without these tables, others may turn out to be lost
         else:
-            return replace(counts, errors=errors_of_tables(job.connector, source, of_tables))
+            errors = errors_of_tables(job.connector, source, of_tables)
+            errors |= {table: str(error) for table, error in source.left_out().items()}
+            return replace(counts, errors=errors)
 
 
 def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:

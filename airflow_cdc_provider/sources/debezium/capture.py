@@ -41,13 +41,8 @@ def plan_batch(
         begins: The first offset that each of these has.
         options: The source's options.
         limit: The size of the batch.
-
-    Raises:
-        ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
     """
-    added = _added(positions, target)
-    if added and options.on_partitions_added == "fail":
-        raise _more_partitions(added)
+    added = added_partitions(positions, target)
     current = dict(positions)
     if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
         current |= _next_epoch(current, target, begins, added)
@@ -95,7 +90,7 @@ def after_loss(
         epoch = max((position.epoch for position in own.values()), default=-1) + 1
         kept = {o: p for o, p in own.items() if p.topic_id != DELETED and not _loss(o, p, now.get(o), begins)}
         found |= kept
-        # Beside partitions that were kept, new ones were added.
+        # If some were kept, partitions that are not in the positions were added.
         found |= {
             o: PartitionPosition(begins[o], epoch, p.topic_id)
             for o, p in now.items()
@@ -153,23 +148,23 @@ def _slices(
 
 
 @dataclass(frozen=True)
-class _Added:
+class AddedPartition:
     """A partition of a topic that isn't in the stored offset."""
 
     topic: str
     partition: int
 
 
-def _added(
+def added_partitions(
     positions: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
-) -> list[_Added]:
+) -> list[AddedPartition]:
     """Return new partitions of known topics."""
     known = {partition_of(origin)[0] for origin in positions}
     new = [partition_of(origin) for origin in target if origin not in positions]
-    return [_Added(topic, number) for topic, number in new if topic in known]
+    return [AddedPartition(topic, number) for topic, number in new if topic in known]
 
 
-def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[_Added]) -> list[str]:
+def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[AddedPartition]) -> list[str]:
     """Return the known partitions of topics with new partitions."""
     topics = {one.topic for one in added}
     return [origin for origin in positions if partition_of(origin)[0] in topics]
@@ -179,7 +174,7 @@ def _next_epoch(
     positions: Mapping[str, PartitionPosition],
     target: Mapping[str, PartitionPosition],
     begins: Mapping[str, int],
-    added: Sequence[_Added],
+    added: Sequence[AddedPartition],
 ) -> dict[str, PartitionPosition]:
     """Return the positions of new partitions and of their siblings, which start the next epoch with them."""
     siblings = _siblings(positions, added)
@@ -197,7 +192,8 @@ def _next_epoch(
     return next_epoch
 
 
-def _more_partitions(added: Sequence[_Added]) -> ConfigurationError:
+def more_partitions(added: Sequence[AddedPartition]) -> ConfigurationError:
+    """Return the error of partitions that were added."""
     names = ", ".join(origin_of(one.topic, one.partition) for one in added[:_MAX_REPORTED])
     return ConfigurationError(
         "partitions were added to a topic, so events of a key are in several partitions",

@@ -19,7 +19,13 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
-from airflow_cdc_provider.sources.debezium.capture import after_loss, lost_topics, plan_batch
+from airflow_cdc_provider.sources.debezium.capture import (
+    added_partitions,
+    after_loss,
+    lost_topics,
+    more_partitions,
+    plan_batch,
+)
 from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
@@ -70,6 +76,7 @@ class DebeziumSource(Source):
         self._records: list[dict[str, Any]] = []
         self._start: dict[str, PartitionPosition] = {}
         self._accepted: dict[str, str] = {}
+        self._left_out: dict[str, ConfigurationError] = {}
         self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
 
@@ -204,7 +211,7 @@ class DebeziumSource(Source):
         Raises:
             PositionLost: Topics no longer have the next messages, or were deleted. It names their tables if
                 there are other topics.
-            ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
+            ConfigurationError: All topics got more partitions, and ``on_partitions_added`` is ``fail``.
         """
         target = from_offset(head)
         positions = from_offset(start) if start is not None else {}
@@ -219,12 +226,41 @@ class DebeziumSource(Source):
         read = after_loss(read, target, begins, back.union(lost))
         unread |= {origin: at for origin, at in read.items() if partition_of(origin)[0] not in there}
         read = {origin: at for origin, at in read.items() if origin not in unread}
+        if held := self._held_topics(read, target):
+            unread |= {origin: at for origin, at in read.items() if partition_of(origin)[0] in held}
+            read, target = (
+                {origin: at for origin, at in part.items() if partition_of(origin)[0] not in held}
+                for part in (read, target)
+            )
         plan = plan_batch(read, target, begins, self._options, limit)
         return replace(plan, end=to_offset({**unread, **from_offset(plan.end)}))
 
     def _begins(self, target: Iterable[str]) -> dict[str, int]:
         found = self._cluster.begins(partition_of(origin) for origin in target)
         return {origin_of(*one): offset for one, offset in found.items()}
+
+    def _held_topics(
+        self, read: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
+    ) -> set[str]:
+        """Return the topics that aren't read because they got more partitions.
+
+        Raises:
+            ConfigurationError: There are no other topics.
+        """
+        added = added_partitions(read, target) if self._options.on_partitions_added == "fail" else []
+        held = {one.topic for one in added}
+        if added and not {partition_of(origin)[0] for origin in target} - held:
+            raise more_partitions(added)
+        self._left_out = {
+            table: more_partitions([one for one in added if one.topic == topic])
+            for topic in held
+            for table in self._tables_of(topic)
+        }
+        return held
+
+    def left_out(self) -> Mapping[str, ConfigurationError]:
+        """Return the tables of topics that got more partitions, unless these are followed."""
+        return self._left_out
 
     def _position_lost(self, lost: Mapping[str, str], topics: Collection[str]) -> PositionLost:
         """Return the error of lost messages; the next plan continues with other topics if there are any."""

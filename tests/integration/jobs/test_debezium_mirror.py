@@ -121,7 +121,7 @@ def test_topics_that_lose_messages_or_are_missing_stop_no_other(
     spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
 ) -> None:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, NewPartitions
 
     names = ("deleted", "again", "expired", "ok")
     topics = {name: f"dzm.shop.{name}" for name in names}
@@ -192,3 +192,16 @@ def test_topics_that_lose_messages_or_are_missing_stop_no_other(
     assert outcome.ok, outcome.error
     assert values("deleted") == {1: "back", 2: "", 3: ""}
     assert not any("was deleted:" in finding for finding in outcome.findings)
+
+    new = NewPartitions(topics["again"], 3)
+    admin.create_partitions([new])[topics["again"]].result(30)
+    for name in ("again", "ok"):
+        write(name, 9)
+    outcome = sync()
+    assert not outcome.ok
+    assert [table.table for table in outcome.tables if table.error] == ["shop.again"]
+    assert "set source.on_partitions_added: follow" in outcome.error
+    assert (9 in values("ok"), 9 in values("again")) == (True, False)
+    connector["source"]["on_partitions_added"] = "follow"
+    assert sync().ok
+    assert 9 in values("again")
