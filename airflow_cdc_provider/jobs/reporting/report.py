@@ -127,6 +127,8 @@ def _capture_findings(
             f"connector {connector.name} captures no table: the source has no selected table "
             "with capture enabled. Run airflow cdc check for details"
         )
+    elif unmatched := connector.unmatched(selected):
+        yield f"{'; '.join(unmatched)}. All others are captured; run airflow cdc check for details"
     if beyond := connector.guardrail_message(selected):
         yield beyond
     yield from source.schema_findings()

@@ -46,7 +46,7 @@ class Tables:
                 "keyspace": "shop",
                 "advanced": {"connect_attempts": 0},
             },
-            "tables": [rf"shop\.{table}" for table in self.names],
+            "tables": [rf"shop\.{table}" for table in [*self.names, "never"]],
             "snapshot": snapshot,
             "lake": {"catalog": "lake", "namespace": name},
         }
@@ -134,6 +134,7 @@ def test_with_that_choice_the_same_sync_reads_the_table_again(tables: Tables) ->
     outcome = tables.run(on_lost_position="snapshot")
 
     assert outcome.ok
+    assert any(r"matches shop\.never in tables" in finding for finding in outcome.findings)
     assert read_rows(outcome) == {"shop.lag_once": 1}
     for name in tables.names:
         assert tables.mirror(name) == tables.selected(name) != []
