@@ -371,6 +371,11 @@ class Connector:
             return publish.tombstones
         return source_plugin(self.type).tombstones or publish.envelope == "datastax-cells"
 
+    def unmatched(self, tables: Sequence[str]) -> list[str]:
+        """Return a message for each pattern in ``tables`` that none of the captured tables matches."""
+        patterns = [p for p in self.tables if not any(re.fullmatch(p, table) for table in tables)]
+        return [f"no table that can be captured matches {pattern} in tables" for pattern in patterns]
+
     def names(self, table: str) -> bool:
         """Return whether one of the patterns is this table's literal name, with dots escaped or not."""
         return any(re.sub(r"\\(\W)", r"\1", pattern) == table for pattern in self.tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def sync(run: Run) -> JobResult:
             lost = True
             log.warning("%s: taking new snapshots of the tables: %s", job.connector.name, error)
     # The capture may find that the capture of a table had paused, or that a table was renamed.
-    late = _late(job, stores, source, due, lost=lost)
+    late = _late(job, stores, source, due, captured.errors if captured else {}, lost=lost)
     if late and not job.stopping():
         with notify_snapshotter(job.connector, report):
             second = snapshot(*run, late, again=False, replacing=True)
@@ -101,10 +101,16 @@ def _surviving(failed: dict[str, CdcError], part: str) -> Iterator[None]:
         log.error("%s failed: %s", part, failed[part], exc_info=True)
 
 
-def _late(job: Job, stores: Stores, source: Source, read: Sequence[str], *, lost: bool) -> list[str]:
-    """List the tables to read after the capture, including outdated ones that were read before it."""
+def _late(
+    job: Job, stores: Stores, source: Source, read: Sequence[str], failed: Container[str], *, lost: bool
+) -> list[str]:
+    """List the tables to read after the capture, including outdated ones that were read before it.
+
+    Tables whose capture failed are read by the next run.
+    """
     progress = Progress.from_offset(stores.changes.state().offset)
     outdated = {
         table for table, snapshot_progress in progress.snapshots.items() if snapshot_progress.outdated
     }
-    return [t for t in due_tables(job, stores, source, progress) if lost or t not in read or t in outdated]
+    due = [table for table in due_tables(job, stores, source, progress) if table not in failed]
+    return [table for table in due if lost or table not in read or table in outdated]

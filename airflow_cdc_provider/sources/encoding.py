@@ -20,7 +20,7 @@ from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
-from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
+from airflow_cdc_provider.events.transforms.faults import MAX_FAULTS, RecordingRegistrar, encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
@@ -139,17 +139,19 @@ def encoded_events(
 ) -> pa.RecordBatch:
     """Encode events of the source like :func:`encoded`; records that can't be built may become dead letters.
 
-    ``publish.kafka.on_record_error: dead_letters`` enables that. Such records keep their position and have a
-    ``fault``.
+    Such records keep their position and have a ``fault``.
+
+    Raises:
+        ConfigurationError: A record can't be built, and ``publish.kafka.on_record_error`` doesn't allow dead
+            letters; or too many can't be built.
     """
-    if not connector.publish.kafka.writes_dead_letters:
-        return encoded(connector, pieces, registrar)
     answering = None if registrar is None else RecordingRegistrar(registrar)
     return encode_with_faults(
         [piece for piece in pieces if len(piece.rows)],
         lambda some: encoded(connector, some, answering),
         converters_of(connector),
         answering,
+        most=MAX_FAULTS if connector.publish.kafka.writes_dead_letters else 0,
     )
 
 

@@ -11,6 +11,7 @@ from airflow_cdc_provider.sources.encoding import heartbeat_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
     from airflow_cdc_provider.connector import Connector
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.events.sliced import Sliced
     from airflow_cdc_provider.lake.mirror import MirrorState
     from airflow_cdc_provider.lake.stores import Stores
-    from airflow_cdc_provider.sources.contract import Source
+    from airflow_cdc_provider.sources.contract import ReadMetrics, Source
     from airflow_cdc_provider.sources.row_events import RowEvents
 
 
@@ -76,7 +77,13 @@ class SourceEvents(ABC):
 
     @abstractmethod
     def mirror_events(
-        self, stores: Stores, source: Source, table: str, state: MirrorState, now_us: int
+        self,
+        stores: Stores,
+        source: Source,
+        table: str,
+        state: MirrorState,
+        now_us: int,
+        metrics: Accumulator[ReadMetrics],
     ) -> DataFrame:
         """Return key and value of the event of each row of a mirror, in the columns of ``EVENT_DDL``.
 
@@ -86,6 +93,7 @@ class SourceEvents(ABC):
             table: The source table of the mirror.
             state: The state of the mirror to read.
             now_us: The time at which events are built and expiry is evaluated, us since 1970.
+            metrics: Gets the rows without an event, by :func:`~.row_events.report_skipped`.
 
         Raises:
             ConfigurationError: The mirror's rows have no form that events can be built from.

@@ -10,6 +10,7 @@ topics have, so each option of ``publish`` (masks, names, time formats) applies 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -23,12 +24,15 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, Mirror, MirrorState
 from airflow_cdc_provider.lake.row_changes import READ
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.encoding import converters_of
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
 EVENT_DDL: Final = "key binary, value binary"
+_MAX_REPORTED: Final = 20
 
 RowBuilder = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Builds the records of some rows, in their order."""
@@ -70,7 +74,9 @@ class RowEvents(ABC):
         return ""
 
 
-def events_of_mirror(rows: RowEvents, mirror: Mirror, state: MirrorState, now_us: int) -> DataFrame:
+def events_of_mirror(
+    rows: RowEvents, mirror: Mirror, state: MirrorState, now_us: int, metrics: Accumulator[ReadMetrics]
+) -> DataFrame:
     """Return key and value of the event of each row of a mirror, in the columns of :data:`EVENT_DDL`.
 
     Args:
@@ -78,10 +84,11 @@ def events_of_mirror(rows: RowEvents, mirror: Mirror, state: MirrorState, now_us
         mirror: The mirror.
         state: The state of the mirror to read.
         now_us: Build time of events, us since 1970.
+        metrics: Gets the rows without an event.
     """
     of_cdc = (f"{CDC_COLUMN}.{name} {name}" for name in ("key", "version", "state"))
     stored = mirror.table.read(state.head).selectExpr(f"'{READ}' op", *of_cdc)
-    return map_in_arrow(stored, _MirrorEvents(rows, mirror.name, now_us * 1000), EVENT_DDL)
+    return map_in_arrow(stored, _MirrorEvents(rows, mirror.name, now_us * 1000, metrics), EVENT_DDL)
 
 
 @dataclass(frozen=True)
@@ -91,31 +98,59 @@ class _MirrorEvents:
     rows: RowEvents
     mirror: str
     now_ns: int
+    metrics: Accumulator[ReadMetrics]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         skipped = SkippedRecords(strict=False)
         build = self.rows.builder(self.now_ns, None, skipped)
         for batch in batches:
             if batch.num_rows:
-                records = build(batch)
-                if skipped.undecodable:
-                    raise CorruptInput(
-                        f"a row of the mirror {self.mirror} has no event", found=skipped.undecodable[0]
-                    )
+                for records in built(build, batch, self.mirror, skipped):
+                    yield keys_and_values(records, skipped)
                 if found := self.rows.disagreement(batch):
                     raise CorruptInput(f"an event differs from its row of {self.mirror}", found=found)
-                yield keys_and_values(records)
+        report_skipped(skipped, self.mirror, self.metrics)
 
 
-def keys_and_values(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return keys and values of encoded records."""
+def built(
+    build: RowBuilder, rows: pa.RecordBatch, table: str, skipped: SkippedRecords
+) -> Iterator[pa.RecordBatch]:
+    """Build records of rows; a row that the builder fails at is skipped alone, found by bisection."""
+    try:
+        records = build(rows)
+    except (CorruptInput, ValueError, pa.ArrowException) as error:
+        half = rows.num_rows // 2
+        if not half:
+            skipped.add(f"{table} at {rows['key'][0].as_py().hex()}", str(error))
+            return
+        yield from built(build, rows.slice(0, half), table, skipped)
+        yield from built(build, rows.slice(half), table, skipped)
+    else:
+        yield records
+
+
+def keys_and_values(records: pa.RecordBatch, skipped: SkippedRecords) -> pa.RecordBatch:
+    """Return keys and values of encoded records, without those that can't be built, which are skipped."""
     names = ["key", "value"]
+    for one in records.filter(records["fault"].is_valid()).to_pylist():
+        skipped.add(f"topic {one['topic']}, key {one['key']}", one["fault"])
+    records = records.filter(records["fault"].is_null())
     both = [records[name].cast(pa.large_binary()).cast(pa.binary()) for name in names]
     return pa.RecordBatch.from_arrays(both, names)
 
 
+def report_skipped(skipped: SkippedRecords, table: str, metrics: Accumulator[ReadMetrics] | None) -> None:
+    """Add skipped rows to the metrics of a task: their number as ``skipped``, and the texts of the first."""
+    named = Counter({(table, text): 1 for text in skipped.undecodable[:_MAX_REPORTED]})
+    if metrics is not None:
+        metrics.add(ReadMetrics(Counter(skipped=len(skipped.undecodable)), named))
+
+
 def as_json(connector: Connector) -> Connector:
-    """Return the connector with events in JSON without schemas, and without other records."""
+    """Return the connector with events in JSON without schemas, and without other records.
+
+    Records that can't be built have a fault.
+    """
     publish = connector.publish
     schema_names, field_names = converters_of(connector).adjustments()
     return replace(
@@ -131,5 +166,6 @@ def as_json(connector: Connector) -> Connector:
             skipped_operations=(),
             skip_unchanged=False,
             registry=type(publish.registry)(),
+            kafka=replace(publish.kafka, slices=1, on_record_error="dead_letters"),
         ),
     )

@@ -39,12 +39,12 @@ class KafkaOptions:
         "after_merge; latest: only later batches or merges",
         "earliest",
     )
-    on_record_error: Literal["fail", "dead_letters"] = option(
-        "Handling of records that the broker rejects permanently (such as too large ones), or that "
-        "transforms "
-        "or converters fail for. fail: fail the run with the record's position; dead_letters: write them to "
-        "the table <connector>_dead_letters, count them and continue",
-        "fail",
+    on_record_error: Literal["auto", "fail", "dead_letters"] = option(
+        "Handling of records that transforms or converters fail for, or that the broker rejects permanently "
+        "(such as too large ones). fail: fail the run with the record's topic and key; dead_letters: write "
+        "them to the table <connector>_dead_letters, report them and continue; auto: dead_letters for the "
+        "former, fail for the latter; with several slices, fail for both",
+        "auto",
     )
     positions_topic: str = option(
         "Compacted topic for the publishing position, used by this connector only; created if missing. "
@@ -93,8 +93,8 @@ class KafkaOptions:
 
     @property
     def writes_dead_letters(self) -> bool:
-        """Whether rejected records are written to the dead-letter table."""
-        return self.enabled and self.on_record_error == "dead_letters"
+        """Whether records that can't be built are written to the dead-letter table."""
+        return self.enabled and self.slices == 1 and self.on_record_error != "fail"
 
     @property
     def after_merge(self) -> bool:

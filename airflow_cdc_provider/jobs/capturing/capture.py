@@ -19,7 +19,7 @@ from airflow_cdc_provider.jobs.capturing.lost_position import (
     SnapshotsDue,
     close_gaps,
     continue_after_loss,
-    fail_after_capture,
+    errors_of_tables,
 )
 from airflow_cdc_provider.jobs.capturing.reselected import mark_reselected
 from airflow_cdc_provider.jobs.context.job import Job, log
@@ -47,7 +47,8 @@ class CaptureCounts:
     Cassandra, updates of other tables) by origin and reason; ``segments`` the segments of its batches;
     ``reading`` the counts of tasks (:class:`~airflow_cdc_provider.sources.contract.ReadMetrics`).
     Planning batches on the driver took ``plan_seconds``; reading, converting and writing them
-    ``commit_seconds``.
+    ``commit_seconds``. ``errors`` are those of tables without which the capture continued, in the form of
+    ``TableResult.error``.
     """
 
     batches: int = 0
@@ -60,6 +61,7 @@ class CaptureCounts:
     reading: Mapping[str, int] = field(default_factory=dict)
     plan_seconds: float = 0.0
     commit_seconds: float = 0.0
+    errors: Mapping[str, str] = field(default_factory=dict)
 
     def joined(self, later: CaptureCounts) -> CaptureCounts:
         """Return this capture and a later one of the same job as one."""
@@ -76,6 +78,7 @@ class CaptureCounts:
             reading=dict(Counter(self.reading) + Counter(later.reading)),
             plan_seconds=self.plan_seconds + later.plan_seconds,
             commit_seconds=self.commit_seconds + later.commit_seconds,
+            errors={**self.errors, **later.errors},
         )
 
 
@@ -107,7 +110,8 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
 
     Raises:
         PositionLost: The source no longer has the changes after the stored offset, and
-            ``snapshot.on_lost_position`` doesn't allow to continue (see :mod:`.lost_position`).
+            ``snapshot.on_lost_position`` doesn't allow to continue (see :mod:`.lost_position`). If only some
+            tables are affected, the result may have their errors instead.
         CommitConflict: Another capture of the same connector committed meanwhile; nothing of this batch was
             committed.
     """
@@ -123,8 +127,9 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
                 return _capture(job, stores, source, report)
             of_tables.append(lost)  # without these tables, others may turn out to be lost
         else:
-            fail_after_capture(job.connector, of_tables)
-            return counts
+            errors = errors_of_tables(job.connector, source, of_tables)
+            errors |= {table: str(error) for table, error in source.left_out().items()}
+            return replace(counts, errors=errors)
 
 
 def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> CaptureCounts:

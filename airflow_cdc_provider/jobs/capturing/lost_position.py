@@ -2,9 +2,9 @@
 
 A run finds out in one of three ways. A source that can't continue raises
 :class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned; one that can continue
-without some tables names these in the exception, and the other tables are captured. A source that continues
-after a gap (:meth:`~airflow_cdc_provider.sources.contract.Source.gaps`) reports the gap first. Option
-``snapshot.on_lost_position`` applies to all:
+without some tables names these in the exception, and the other tables are captured, merged and published. A
+source that continues after a gap (:meth:`~airflow_cdc_provider.sources.contract.Source.gaps`) reports the gap
+first. Option ``snapshot.on_lost_position`` applies to all:
 
 =========  =================================================================================================
 fail       this run and each later one fail until an operator intervenes; nothing is changed
@@ -63,16 +63,17 @@ def continue_after_loss(
     log.warning("%s: changes are lost, capture continues without them: %s", connector.name, lost)
 
 
-def fail_after_capture(connector: Connector, lost: Sequence[PositionLost]) -> None:
-    """Fail a capture that continued without some tables, if ``snapshot.on_lost_position`` says so.
-
-    Raises:
-        SnapshotsDue: The tables need new snapshots.
-    """
-    if lost and connector.lost_position_action(hole=True) == "fail_once":
-        tables = [table for one in lost for table in one.tables]
-        messages, causes = ("; ".join(getattr(one, part) for one in lost) for part in ("message", "found"))
-        raise _due(connector, tables, messages, causes)
+def errors_of_tables(connector: Connector, source: Source, lost: Sequence[PositionLost]) -> dict[str, str]:
+    """Return the error of each table that a capture continued without, if ``on_lost_position`` says so."""
+    if connector.lost_position_action(hole=True) != "fail_once":
+        return {}
+    errors: dict[str, str] = {}
+    for one in lost:
+        # A source without snapshots knows another remedy.
+        remedy = one.remedy if source.feed_is_complete else _remedy(connector)
+        error = PositionLost(f"changes may be lost: {one.message}", found=one.found, remedy=remedy)
+        errors |= dict.fromkeys(one.tables, str(error))
+    return errors
 
 
 def close_gaps(
@@ -116,12 +117,17 @@ def _marked(tables: Sequence[str], progress: Progress, text: str, *, tolerated: 
 
 
 def _due(connector: Connector, tables: Sequence[str], text: str, found: str) -> SnapshotsDue:
-    never = connector.snapshot.mode == "never"
     return SnapshotsDue(
         text,
         found="; ".join(part for part in (found, f"changes of {', '.join(tables)} may be lost") if part),
-        remedy="snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
-        if never
-        else "the next sync or stream takes new snapshots (with separate stages: CdcSnapshotOperator); "
-        "their events of that time can't be recovered",
+        remedy=_remedy(connector),
+    )
+
+
+def _remedy(connector: Connector) -> str:
+    if connector.snapshot.mode == "never":
+        return "snapshot.mode is never: take a new snapshot of the tables with CdcSnapshotOperator"
+    return (
+        "the next sync or stream takes new snapshots (with separate stages: CdcSnapshotOperator); their "
+        "events of that time can't be recovered"
     )

@@ -44,7 +44,8 @@ from airflow_cdc_provider.jobs.publishing.origins.replayed import other_topic
 from airflow_cdc_provider.jobs.publishing.stage import published_through
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings, registrar_of
 from airflow_cdc_provider.jobs.reporting.report import build_result
-from airflow_cdc_provider.jobs.spark.read import read_partitions
+from airflow_cdc_provider.jobs.spark.failures import of_one_table
+from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.jobs.topics.rules import topic_of_table
 from airflow_cdc_provider.kafka.consumer import MessageRange
@@ -76,6 +77,7 @@ _READ: Final = ("json", *FRAMED)
 """Supported converters."""
 _SLICE_MESSAGES: Final = 50_000
 _ROWS_PER_PARTITION: Final = 50_000
+_MAX_REPORTED: Final = 5
 _MOST_MEMBERS: Final = 500
 """Number of distinct member names above which rows are compared as a whole."""
 _KEY: Final = "\0key"
@@ -91,7 +93,8 @@ def compare_topics(run: Run) -> JobResult:
     table, lists of topics with other names). A replay to another prefix creates no topics for tables without
     events: such topics count as empty if others exist.
 
-    A table without a mirror or topic, or with messages that can't be read, doesn't stop the others.
+    A table without a mirror or topic, or with messages that can't be read, doesn't stop the others. Nor
+    does a row that no event can be built of: the result of its table counts and names such rows.
 
     Raises:
         ConfigurationError: The connector's events don't contain whole rows or have an unsupported form.
@@ -223,7 +226,8 @@ def _compare_table(
     now_us = time.time_ns() // 1000
     plain = replace(stores, connector=as_json(connector))
     own = source_plugin(connector.type).events()
-    events = own.mirror_events(plain, source, table, state, now_us)
+    metrics = new_metrics(stores.spark)
+    events = own.mirror_events(plain, source, table, state, now_us, metrics)
     left_out: tuple[str, ...] = ()
     if isinstance(own, CqlSourceEvents):
         codec = source.codec(table, state.memory)
@@ -237,7 +241,7 @@ def _compare_table(
         expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
         both = reported.unionByName(expected).repartition(partitions, "key")
         outcomes = map_in_arrow(both, _compared, OUTCOME_DDL)
-    return table_result(
+    result = table_result(
         table,
         total(outcomes),
         _SIDES,
@@ -246,6 +250,11 @@ def _compare_table(
         seconds=time.monotonic() - started,
         columns_left_out=left_out,
     )
+    if not (count := metrics.value.counts["skipped"]):
+        return result
+    named = "; ".join(text for _, text in sorted(metrics.value.skipped)[:_MAX_REPORTED])
+    error = CorruptInput(f"{count} rows of the mirror {mirror.name} have no event", found=named)
+    return of_one_table(result, error)
 
 
 def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]) -> list[str]:

@@ -61,7 +61,8 @@ class BatchPublisher:
         registrar: Assigns ids to schemas; None for none.
         headers: Headers of all data records.
         stopping: Returns whether a clean stop was requested.
-        quarantine: Stores dead letters; None to raise an error for records that the broker refuses.
+        quarantine: Stores dead letters; None if there are none.
+        quarantines_refused: Whether records that the broker refuses are dead letters, too, not an error.
         transactions: Number of transactions sent.
         records: Number of records sent.
         dead_letters: Number of dead letters: records that can't be built or that the broker refused.
@@ -76,6 +77,7 @@ class BatchPublisher:
     headers: Headers = ()
     stopping: Callable[[], bool] = _never
     quarantine: StoreDeadLetters | None = None
+    quarantines_refused: bool = True
     transactions: int = 0
     records: int = 0
     dead_letters: int = 0
@@ -161,7 +163,6 @@ class BatchPublisher:
         if any(part["fault"].null_count != part.num_rows for part in records):
             records, numbers = self._without_faults(records, numbers, start.batch)
         self._send_some(records, numbers, start, after)
-        self.position = after
 
     def _without_faults(
         self, records: Sequence[pa.RecordBatch], numbers: np.ndarray, batch: int
@@ -187,7 +188,7 @@ class BatchPublisher:
         try:
             self.sender.publish(records, self.headers, after)
         except RecordsRejected as refusal:
-            if self.quarantine is None or not len(numbers):
+            if self.quarantine is None or not self.quarantines_refused or not len(numbers):
                 raise
             table = pa.Table.from_batches(records).combine_chunks()
             refused = pc.equal(table["topic"], refusal.topic).to_numpy()
@@ -205,6 +206,7 @@ class BatchPublisher:
             left = table.filter(pa.array(~refused)).to_batches()
             self._send_some(left, numbers[~refused], start, after)
             return
+        self.position = after
         self.transactions += 1
         self.records += len(numbers)
 

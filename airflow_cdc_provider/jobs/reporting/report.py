@@ -46,8 +46,8 @@ def build_result(
     It is ok unless a table failed: then its error names each such table, and the result still has what was
     done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
     """
-    of_snapshot, of_publishing = (part.errors if part else {} for part in (shot, published))
-    tables = failures.with_errors(failures.with_errors(tables, of_snapshot), of_publishing)
+    for part in (shot, captured, published):
+        tables = failures.with_errors(tables, part.errors if part else {})
     error = failures.of_all_tables(tables)
     outcome = JobResult(
         ok=True,
@@ -75,7 +75,9 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     if published.dead_letters:
         findings.append(
             f"{published.dead_letters} records that the broker refused, or that can't be built, are dead "
-            "letters in the table <connector>_dead_letters, each with its reason"
+            "letters in the table <connector>_dead_letters, each with its reason. Readers don't get them: "
+            "correct the declaration, and send their batches again with CdcReplayOperator, or airflow cdc "
+            "offsets publish-from"
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())
@@ -125,6 +127,8 @@ def _capture_findings(
             f"connector {connector.name} captures no table: the source has no selected table "
             "with capture enabled. Run airflow cdc check for details"
         )
+    elif unmatched := connector.unmatched(selected):
+        yield f"{'; '.join(unmatched)}. All others are captured; run airflow cdc check for details"
     if beyond := connector.guardrail_message(selected):
         yield beyond
     yield from source.schema_findings()

@@ -228,8 +228,8 @@ COMMON: Final[dict[str, Rule]] = {
     "config.providers.*": _REFERENCE,
     "config.action.reload": PROCESS,
     "header.converter": rules.ignored("headers are always JSON strings"),
-    "errors.tolerance": rules.ignored(
-        "a record that can't be transformed or converted fails the run; see publish.kafka.on_record_error"
+    "errors.tolerance": rules.choice(
+        "publish.kafka.on_record_error", {"none": "fail", "all": "dead_letters"}
     ),
     "errors.log.enable": rules.ignored("the task's log has all errors"),
     "errors.log.include.messages": rules.ignored("the task's log has all errors, but never records"),

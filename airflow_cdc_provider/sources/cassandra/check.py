@@ -68,7 +68,10 @@ class NodeSettings:
 
 
 def check_source(
-    options: CassandraOptions, connection: Mapping[str, Any], selects: Callable[[TableSchema], bool]
+    options: CassandraOptions,
+    connection: Mapping[str, Any],
+    selects: Callable[[TableSchema], bool],
+    names: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Check the cluster and cdc_raw.
 
@@ -76,6 +79,7 @@ def check_source(
         options: The source's options.
         connection: The Airflow connection's values.
         selects: Returns whether the declaration selects a table.
+        names: Returns whether it has a table's literal name.
 
     Returns:
         The findings, problems or not.
@@ -93,7 +97,7 @@ def check_source(
             settings = node_settings(session)
             yield from check_nodes(options, host_ids(session))
             yield from check_capture(settings)
-            yield from _guarded("schema", lambda: check_tables(session, load(session), selects))
+            yield from _guarded("schema", lambda: check_tables(session, load(session), selects, names))
             release = session.execute("SELECT release_version FROM system.local").one().release_version
             yield from check_consistency(options.consistency, release)
         finally:
@@ -223,7 +227,10 @@ def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str])
 
 
 def check_tables(
-    session: Session, schemas: Schemas, selects: Callable[[TableSchema], bool]
+    session: Session,
+    schemas: Schemas,
+    selects: Callable[[TableSchema], bool],
+    names: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Check that the selected tables have ``cdc = true``, are readable, and can be captured."""
     selected = [t for t in schemas.tables.values() if selects(t)]
@@ -238,9 +245,9 @@ def check_tables(
     else:
         yield Finding("ok", "tables", f"{len(captured)} with cdc = true")
     for table in selected:
-        if table.view:
-            if refusal := refusal_of(table, captured=table.cdc):
-                yield Finding("error", table.full_name, refusal.message, refusal.remedy)
+        refusal = refusal_of(table, captured=table.cdc) if names(table.full_name) else None
+        if refusal is not None:
+            yield Finding("error", table.full_name, refusal.message, refusal.remedy)
         elif not table.cdc:
             yield Finding(
                 "warning",

@@ -119,7 +119,7 @@ class CassandraSource(Source):
     def check(self) -> list[Finding]:
         """Check the cluster, tables, permissions, and cdc_raw."""
         if self._connection:
-            findings = list(check_source(self.options, self._connection, self._is_selected))
+            findings = list(check_source(self.options, self._connection, self._is_selected, self._names))
         else:
             findings = [Finding("ok", "connection", "none: offline"), *check_folder(self.options, {})]
         if not any(finding.level == "error" and finding.subject == "cdc_raw" for finding in findings):
@@ -130,17 +130,22 @@ class CassandraSource(Source):
         """List the selected tables that have or had ``cdc = true``, sorted; views if they are named.
 
         A table whose flag was switched off keeps its mirror: the log may still have earlier changes. A named
-        view that can't be captured is listed, too, but nothing of it is read, and it has no codec.
+        table or view that can't be captured is listed, too, but nothing of it is read, and it has no codec.
         """
         selected = [t for t in self.schemas.tables.values() if self._is_selected(t)]
-        return sorted(t.full_name for t in selected if t.view or self._is_captured(t))
+        return sorted(t.full_name for t in selected if self._is_captured(t) or self._names(t.full_name))
 
     def _is_captured(self, table: TableSchema) -> bool:
         return table.cdc or self._history.was_captured(table.id)
 
     def _refusal(self, table: str) -> ConfigurationError | None:
+        if not self._names(table):
+            return None
         schema = self._schema(table)
-        return refusal_of(schema, captured=self._is_captured(schema)) if schema.view else None
+        return refusal_of(schema, captured=self._is_captured(schema))
+
+    def _captured_tables(self) -> list[str]:
+        return [table for table in self.tables() if not self._refusal(table)]
 
     def _capturable(self, table: str) -> TableSchema:
         if refusal := self._refusal(table):
@@ -155,7 +160,7 @@ class CassandraSource(Source):
         """Return the codec of a table with its current schema.
 
         Raises:
-            ConfigurationError: It is a view that can't be captured.
+            ConfigurationError: It is named and can't be captured.
         """
         return self.codec_of(self._capturable(table), memory)
 
@@ -240,7 +245,7 @@ class CassandraSource(Source):
                 "the cluster doesn't respond: cdc_raw was read with the schema of an earlier run. "
                 "Snapshots and unresolved keys are pending"
             )
-        for name in self.tables():
+        for name in self._captured_tables():
             schema = self._schema(name)
             if schema.cdc:
                 continue
@@ -353,7 +358,7 @@ class CassandraSource(Source):
         captured = {table.id for table in self.former_tables()}
         # Current values of counters can only be read from the cluster.
         counters = bool(self._connection)
-        names = [name for name in self.tables() if not self._refusal(name)]
+        names = self._captured_tables()
         return log_tables(self.schemas.tables.values(), names, former, captured, counters=counters)
 
     @cached_property
@@ -441,7 +446,7 @@ class CassandraSource(Source):
     def _with_truncations(self, plan: Plan) -> Plan:
         """Add truncations found on the nodes that no earlier batch has."""
         nodes = read_offset(plan.end)
-        tables = {self._schema(name).id: name for name in self.tables()}
+        tables = {self._schema(name).id: name for name in self._captured_tables()}
         recorded = {(o, table): ms for o, node in nodes.items() for table, ms in node.truncated.items()}
         records = list(truncation_rows(self._nodes, tables, recorded))
         for row in records:

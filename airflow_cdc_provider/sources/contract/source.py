@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.contract.codec import Codec
 from airflow_cdc_provider.sources.contract.reader import Reader, ReadMetrics
@@ -301,6 +301,13 @@ class Source(ABC):
     @abstractmethod
     def reader(self) -> Reader:
         """Return the reader of partitions. Called once per capture, before the first plan."""
+
+    def left_out(self) -> Mapping[str, CdcError]:
+        """Return the tables that the last plan left out, with the reason. Default: none.
+
+        Called once per capture, last. All other tables are captured.
+        """
+        return {}
 
     def on_batch_read(self, metrics: ReadMetrics) -> None:
         """Adapt the next batch to the metrics of the last one, which is committed. Default: nothing."""

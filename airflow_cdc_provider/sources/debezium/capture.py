@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
+    DELETED,
     PartitionPosition,
     origin_of,
     partition_of,
@@ -35,20 +36,13 @@ def plan_batch(
     """Plan the next batch.
 
     Args:
-        positions: The stored position of each partition of a selected topic.
+        positions: The stored position of each partition of a selected topic that exists.
         target: Where to stop, for each partition that exists.
         begins: The first offset that each of these has.
         options: The source's options.
         limit: The size of the batch.
-
-    Raises:
-        PositionLost: A partition no longer has the next messages, or its topic was re-created.
-        ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
     """
-    _require_kept(positions, target, begins)
-    added = _added(positions, target)
-    if added and options.on_partitions_added == "fail":
-        raise _more_partitions(added)
+    added = added_partitions(positions, target)
     current = dict(positions)
     if not added or all(current[o].offset == target[o].offset for o in _siblings(current, added)):
         current |= _next_epoch(current, target, begins, added)
@@ -60,6 +54,66 @@ def plan_batch(
     slices = _slices(current, target, shares, options, max(1, limit.tasks))
     at_head = not added and all(end[o].offset == target[o].offset for o in end)
     return Plan(to_offset(end), slices, at_head)
+
+
+def lost_topics(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    begins: Mapping[str, int],
+) -> dict[str, str]:
+    """Return the topics that no longer have all messages after their positions, with the reason."""
+    lost: dict[str, str] = {}
+    for origin, position in positions.items():
+        if position.topic_id == DELETED:
+            continue
+        if reason := _loss(origin, position, target.get(origin), begins):
+            topic, _ = partition_of(origin)
+            lost[topic] = f"{lost[topic]}; {reason}" if topic in lost else reason
+    return lost
+
+
+def after_loss(
+    positions: Mapping[str, PartitionPosition],
+    target: Mapping[str, PartitionPosition],
+    begins: Mapping[str, int],
+    topics: Collection[str],
+) -> dict[str, PartitionPosition]:
+    """Return the positions with which capture continues after messages of some topics were lost.
+
+    Partitions that have all messages keep their position. The others resume at their start, in the next
+    epoch. A topic that was deleted will do so when it is there again.
+    """
+    found = {o: position for o, position in positions.items() if partition_of(o)[0] not in topics}
+    for topic in topics:
+        own = {o: position for o, position in positions.items() if partition_of(o)[0] == topic}
+        now = {o: position for o, position in target.items() if partition_of(o)[0] == topic}
+        epoch = max((position.epoch for position in own.values()), default=-1) + 1
+        kept = {o: p for o, p in own.items() if p.topic_id != DELETED and not _loss(o, p, now.get(o), begins)}
+        found |= kept
+        # If some were kept, partitions that are not in the positions were added.
+        found |= {
+            o: PartitionPosition(begins[o], epoch, p.topic_id)
+            for o, p in now.items()
+            if o not in kept and (o in own or not kept)
+        }
+        if not now:
+            found |= {origin: PartitionPosition(0, epoch, DELETED) for origin in own}
+    return found
+
+
+def _loss(
+    origin: str, position: PartitionPosition, now: PartitionPosition | None, begins: Mapping[str, int]
+) -> str:
+    """Return why messages after a position are lost; empty if they are not."""
+    if now is None:
+        return f"{origin} was deleted"
+    if not is_same_topic(position, now):
+        return f"{origin} is of a re-created topic"
+    if position.offset > now.offset:
+        return f"{origin} ends at {now.offset}, before {position.offset}"
+    if position.offset < begins[origin]:
+        return f"{origin} starts at {begins[origin]}, after {position.offset}"
+    return ""
 
 
 def is_same_topic(before: PartitionPosition, now: PartitionPosition) -> bool:
@@ -94,55 +148,23 @@ def _slices(
 
 
 @dataclass(frozen=True)
-class _Added:
+class AddedPartition:
     """A partition of a topic that isn't in the stored offset."""
 
     topic: str
     partition: int
 
 
-def _require_kept(
-    positions: Mapping[str, PartitionPosition],
-    target: Mapping[str, PartitionPosition],
-    begins: Mapping[str, int],
-) -> None:
-    """Raise an error if messages after a position are lost.
-
-    Raises:
-        PositionLost: Messages of some partitions are lost.
-    """
-    lost = []
-    for origin, position in positions.items():
-        now = target.get(origin)
-        if now is None:
-            lost.append(f"{origin} was deleted")
-        elif not is_same_topic(position, now):
-            lost.append(f"{origin} is of a re-created topic")
-        elif position.offset > now.offset:
-            lost.append(f"{origin} ends at {now.offset}, before {position.offset}")
-        elif position.offset < begins[origin]:
-            lost.append(f"{origin} starts at {begins[origin]}, after {position.offset}")
-    if lost:
-        more = f" and {len(lost) - _MAX_REPORTED} more" if len(lost) > _MAX_REPORTED else ""
-        raise PositionLost(
-            "the topics no longer have the messages after the stored offset",
-            found="; ".join(lost[:_MAX_REPORTED]) + more,
-            remedy="snapshot.on_lost_position: continue reads the remaining messages, fail_once does so from "
-            "the next run on; take a snapshot of the tables with Debezium, which is written to the topics. "
-            "Rows that were deleted meanwhile remain: drop the mirrors to start over",
-        )
-
-
-def _added(
+def added_partitions(
     positions: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
-) -> list[_Added]:
+) -> list[AddedPartition]:
     """Return new partitions of known topics."""
     known = {partition_of(origin)[0] for origin in positions}
     new = [partition_of(origin) for origin in target if origin not in positions]
-    return [_Added(topic, number) for topic, number in new if topic in known]
+    return [AddedPartition(topic, number) for topic, number in new if topic in known]
 
 
-def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[_Added]) -> list[str]:
+def _siblings(positions: Mapping[str, PartitionPosition], added: Sequence[AddedPartition]) -> list[str]:
     """Return the known partitions of topics with new partitions."""
     topics = {one.topic for one in added}
     return [origin for origin in positions if partition_of(origin)[0] in topics]
@@ -152,7 +174,7 @@ def _next_epoch(
     positions: Mapping[str, PartitionPosition],
     target: Mapping[str, PartitionPosition],
     begins: Mapping[str, int],
-    added: Sequence[_Added],
+    added: Sequence[AddedPartition],
 ) -> dict[str, PartitionPosition]:
     """Return the positions of new partitions and of their siblings, which start the next epoch with them."""
     siblings = _siblings(positions, added)
@@ -170,7 +192,8 @@ def _next_epoch(
     return next_epoch
 
 
-def _more_partitions(added: Sequence[_Added]) -> ConfigurationError:
+def more_partitions(added: Sequence[AddedPartition]) -> ConfigurationError:
+    """Return the error of partitions that were added."""
     names = ", ".join(origin_of(one.topic, one.partition) for one in added[:_MAX_REPORTED])
     return ConfigurationError(
         "partitions were added to a topic, so events of a key are in several partitions",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from airflow_cdc_provider.changes.record import QUARANTINE
@@ -29,9 +31,12 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
     selects = reader.selects
     cluster = ClusterTopics(settings, options.isolation)
     try:
-        topics = cluster.topics(options.topics)
-        if options.tables_from == "topic":
-            topics = {name: one for name, one in topics.items() if selects(table_of(name))}
+        found = cluster.topics(options.topics)
+        topics = {
+            name: one
+            for name, one in found.items()
+            if options.tables_from != "topic" or selects(table_of(name))
+        }
         partitions = [(name, number) for name, topic in topics.items() for number in topic.partitions]
         begins, ends = cluster.begins(partitions), cluster.ends(partitions)
     except CdcError as error:
@@ -51,6 +56,12 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
                 "correct source.topics and tables, or give the user the right to describe the topics",
             ),
         ]
+    findings += [
+        Finding(
+            "warning", "topics", missing, "correct source.topics, or ignore this until Debezium creates it"
+        )
+        for missing in missing_topics(options.topics, found)
+    ]
     messages = sum(ends[one] - begins[one] for one in partitions)
     findings.append(
         Finding("ok", "topics", f"{len(topics)} topics, {len(partitions)} partitions, {messages} offsets")
@@ -60,6 +71,12 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
         first = max(begins[partition], ends[partition] - _LAST)
         findings += _sample(reader, topics[partition[0]], MessageRange(*partition, first, ends[partition]))
     return findings
+
+
+def missing_topics(patterns: Sequence[str], topics: Collection[str]) -> list[str]:
+    """Return a message for each pattern that no topic matches: the others are read."""
+    missing = [one for one in patterns if not any(re.fullmatch(one, topic) for topic in topics)]
+    return [f"no topic matches {one} of source.topics: nothing is read for it" for one in missing]
 
 
 def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Finding]:

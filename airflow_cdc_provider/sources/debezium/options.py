@@ -162,7 +162,7 @@ class DebeziumOptions(SourceOptions):
     )
     on_partitions_added: Literal["fail", "follow"] = option(
         "What to do if partitions are added to a topic, which moves keys to other partitions. fail: the "
-        "run fails and reads nothing; follow: later messages are newer than all earlier ones",
+        "run fails and reads nothing of that topic; follow: later messages are newer than all earlier ones",
         "fail",
     )
     batch_messages: int = option(

@@ -26,6 +26,8 @@ from airflow_cdc_provider.sources.contract import Offset
 
 OFFSET_FORMAT: Final = 1
 POSITION_BYTES: Final = 12
+DELETED: Final = "deleted"
+"""In place of the id of a topic that was deleted: a new topic of its name continues in the epoch."""
 
 AFTER_MESSAGE: Final = b"\x01"
 """Suffix of the position of a record that follows the message at the same offset."""

@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
-from airflow_cdc_provider.sources.debezium.capture import is_same_topic, plan_batch
-from airflow_cdc_provider.sources.debezium.check import check_topics
+from airflow_cdc_provider.sources.debezium.capture import (
+    added_partitions,
+    after_loss,
+    lost_topics,
+    more_partitions,
+    plan_batch,
+)
+from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import EARLIEST, LATEST, SOURCE_REGISTRY, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
+    DELETED,
     PartitionPosition,
     from_offset,
     origin_of,
@@ -35,6 +42,8 @@ from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, Unk
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
+
+_MAX_REPORTED: Final = 5
 
 
 class DebeziumSource(Source):
@@ -66,6 +75,9 @@ class DebeziumSource(Source):
         self._opened_cluster: ClusterTopics | None = None
         self._records: list[dict[str, Any]] = []
         self._start: dict[str, PartitionPosition] = {}
+        self._accepted: dict[str, str] = {}
+        self._left_out: dict[str, ConfigurationError] = {}
+        self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
 
     @property
@@ -112,6 +124,17 @@ class DebeziumSource(Source):
         """Load all records of kind ``schema``."""
         self._records = records.to_pylist()
 
+    def schema_findings(self) -> list[str]:
+        """Return messages about topics that don't exist."""
+        topics = {partition_of(origin)[0] for origin in self._start} - self._there
+        deleted = [
+            f"topic {topic} was deleted: the mirror of {', '.join(sorted(self._tables_of(topic)))} is no "
+            "longer updated. Let Debezium create the topic again, or exclude it"
+            for topic in sorted(topics)
+            if self._reads(topic)
+        ]
+        return [*deleted, *missing_topics(self._options.topics, self._there)]
+
     def may_become_readable(self, reason: str) -> bool:
         """Return whether a quarantined record may become readable: when the registry has its schema."""
         return reason == UNKNOWN_SCHEMA and self._options.registry.enabled
@@ -149,21 +172,11 @@ class DebeziumSource(Source):
 
     def offset_after_loss(self) -> Offset:
         """Return where capture resumes: at its position, or at the start of partitions with lost messages."""
-        topics = self._require_topics()
-        begins, ends = self._cluster.begins(_partitions(topics)), self._cluster.ends(_partitions(topics))
-        found = _positions(topics, begins)
-        for origin, position in found.items():
-            before = self._start.get(origin)
-            if before is None:
-                continue
-            if (
-                is_same_topic(before, position)
-                and position.offset <= before.offset <= ends[partition_of(origin)]
-            ):
-                found[origin] = replace(position, offset=before.offset, epoch=before.epoch)
-            else:
-                found[origin] = replace(position, epoch=before.epoch + 1)
-        return to_offset({**self._unread(), **found})
+        target = from_offset(self.head())
+        begins, unread = self._begins(target), self._unread()
+        read = {origin: position for origin, position in self._start.items() if origin not in unread}
+        lost = lost_topics(read, target, begins)
+        return to_offset({**unread, **after_loss(read, target, begins, lost)})
 
     def head(self) -> Offset:
         """Return the current end of the partitions."""
@@ -196,20 +209,81 @@ class DebeziumSource(Source):
         """Plan the next batch.
 
         Raises:
-            PositionLost: A partition no longer has the next messages, or its topic was re-created.
-            ConfigurationError: A topic got more partitions, and option ``on_partitions_added`` is ``fail``.
+            PositionLost: Topics no longer have the next messages, or were deleted. It names their tables if
+                there are other topics.
+            ConfigurationError: All topics got more partitions, and ``on_partitions_added`` is ``fail``.
         """
         target = from_offset(head)
         positions = from_offset(start) if start is not None else {}
         self._start = dict(positions)
-        begins = {
-            origin_of(*one): offset
-            for one, offset in self._cluster.begins(partition_of(origin) for origin in target).items()
-        }
-        unread = self._unread()
+        begins, unread = self._begins(target), self._unread()
         read = {origin: position for origin, position in positions.items() if origin not in unread}
+        lost = lost_topics(read, target, begins)
+        if any(self._accepted.get(topic) != reason for topic, reason in lost.items()):
+            raise self._position_lost(lost, {partition_of(origin)[0] for origin in {**read, **target}})
+        there = {partition_of(origin)[0] for origin in target}
+        back = {partition_of(o)[0] for o, at in read.items() if at.topic_id == DELETED} & there
+        read = after_loss(read, target, begins, back.union(lost))
+        unread |= {origin: at for origin, at in read.items() if partition_of(origin)[0] not in there}
+        read = {origin: at for origin, at in read.items() if origin not in unread}
+        if held := self._held_topics(read, target):
+            unread |= {origin: at for origin, at in read.items() if partition_of(origin)[0] in held}
+            read, target = (
+                {origin: at for origin, at in part.items() if partition_of(origin)[0] not in held}
+                for part in (read, target)
+            )
         plan = plan_batch(read, target, begins, self._options, limit)
         return replace(plan, end=to_offset({**unread, **from_offset(plan.end)}))
+
+    def _begins(self, target: Iterable[str]) -> dict[str, int]:
+        found = self._cluster.begins(partition_of(origin) for origin in target)
+        return {origin_of(*one): offset for one, offset in found.items()}
+
+    def _held_topics(
+        self, read: Mapping[str, PartitionPosition], target: Mapping[str, PartitionPosition]
+    ) -> set[str]:
+        """Return the topics that aren't read because they got more partitions.
+
+        Raises:
+            ConfigurationError: There are no other topics.
+        """
+        added = added_partitions(read, target) if self._options.on_partitions_added == "fail" else []
+        held = {one.topic for one in added}
+        if added and not {partition_of(origin)[0] for origin in target} - held:
+            raise more_partitions(added)
+        self._left_out = {
+            table: more_partitions([one for one in added if one.topic == topic])
+            for topic in held
+            for table in self._tables_of(topic)
+        }
+        return held
+
+    def left_out(self) -> Mapping[str, ConfigurationError]:
+        """Return the tables of topics that got more partitions, unless these are followed."""
+        return self._left_out
+
+    def _position_lost(self, lost: Mapping[str, str], topics: Collection[str]) -> PositionLost:
+        """Return the error of lost messages; the next plan continues with other topics if there are any."""
+        reasons = list(lost.values())
+        more = f" and {len(reasons) - _MAX_REPORTED} more" if len(reasons) > _MAX_REPORTED else ""
+        error = PositionLost(
+            "the topics no longer have the messages after the stored offset",
+            found="; ".join(reasons[:_MAX_REPORTED]) + more,
+            remedy="snapshot.on_lost_position: continue reads the remaining messages, fail_once does so from "
+            "the next run on; take a snapshot of the tables with Debezium, which is written to the topics. "
+            "Rows that were deleted meanwhile remain: drop the mirrors to start over",
+        )
+        if set(topics) - lost.keys():
+            error.tables = sorted({table for topic in lost for table in self._tables_of(topic)})
+            self._accepted = dict(lost)
+        return error
+
+    def _tables_of(self, topic: str) -> set[str]:
+        """Return the captured tables of a topic."""
+        if self._options.tables_from == "topic":
+            return {table_of(topic)}
+        found = {r["source_table"] for r in self._records if partition_of(r["origin"])[0] == topic}
+        return {table for table in found if self._selects(table)} or {table_of(topic)}
 
     def reader(self) -> SliceReader:
         """Return the reader of slices."""
@@ -248,6 +322,7 @@ class DebeziumSource(Source):
 
     def _require_topics(self) -> dict[str, Topic]:
         topics = self._cluster.topics(self._options.topics)
+        self._there = frozenset(topics)
         topics = {name: one for name, one in topics.items() if self._reads(name)}
         require_patterns(self._options.topics, topics, self._settings.servers)
         self._counts = {name: len(topic.partitions) for name, topic in topics.items()}

@@ -50,25 +50,30 @@ def check_cluster(
     selected: Callable[[], Sequence[str]],
     images: RequiredImages,
     selects: Callable[[str], bool],
+    refusals: Callable[[], Iterable[ConfigurationError]],
 ) -> Iterator[Finding]:
     """Check a cluster, the selected tables, and their streams.
 
     Args:
         cluster: The cluster.
         options: The declaration's source part.
-        selected: Returns the selected tables.
+        selected: Returns the selected tables that have or had a log.
         images: The images that events require.
         selects: Returns whether the declaration selects a table, with or without a log.
+        refusals: Returns why named tables can't be captured.
     """
     try:
         cluster.observe()
         tables = selected()
         without_streams = [table for table in tables if not cluster.timeline(table, lambda: tables).begins_ms]
+        refused = list(refusals())
         bases = [base for table, base in cluster.schemas.tables.items() if selects(table)]
     except CdcError as error:
         yield Finding("error", "logs", error.message, error.remedy)
         return
     yield from check_counters(bases)
+    for refusal in refused:
+        yield Finding("error", "tables", refusal.message, refusal.remedy)
     if not tables:
         yield Finding(
             "error",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
 from airflow_cdc_provider.sources.contract import (
     Finding,
     Lag,
@@ -113,31 +113,36 @@ class ScyllaSource(Source):
 
     def check(self) -> list[Finding]:
         """Check the cluster, the tables and their streams."""
-        return list(check_cluster(self._cluster, self.options, self.tables, self._images, self._selects))
+        return list(
+            check_cluster(
+                self._cluster,
+                self.options,
+                self._logged_tables,
+                self._images,
+                self._selects,
+                lambda: filter(None, map(self._refusal, self.tables())),
+            )
+        )
 
     def tables(self) -> list[str]:
         """Return the selected tables that have or had a log, sorted.
 
-        Raises:
-            ConfigurationError: The declaration names a table without a log.
+        A named table that never had one is listed, too, but it has no codec, and nothing of it is read.
         """
-        logs = self._cluster.logs
-        found = []
-        for name, base in self.schemas.tables.items():
-            if base.view or not self._selects(name):
-                continue
-            if self._history.captured(name) or (name in logs and logs[name].option.enabled):
-                found.append(name)
-            elif self._names(name):
-                raise not_logged_error(base, switched_off=name in logs)
-        return sorted(found)
+        tables = self.schemas.tables.items()
+        selected = [name for name, base in tables if not base.view and self._selects(name)]
+        return sorted(name for name in selected if self._is_logged(name) or self._names(name))
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> ScyllaCodec:
-        """Return the decoder of a table for its current schema; it has the schemas of all log rows."""
+        """Return the decoder of a table for its current schema; it has the schemas of all log rows.
+
+        Raises:
+            ConfigurationError: It is named and its changes aren't logged.
+        """
         from airflow_cdc_provider.sources.scylla.codec import recall_scylla_codec
 
         types = LakeTypes(self.options.advanced.timestamps)
-        return recall_scylla_codec(self._schema(table), self._payloads(table), memory, types)
+        return recall_scylla_codec(self._capturable(table), self._payloads(table), memory, types)
 
     def start(self) -> Offset | None:
         """Return the start of the logs, or the position as far back as the declaration says."""
@@ -233,7 +238,7 @@ class ScyllaSource(Source):
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Yield records of logs whose schemas have changed, or that were enabled or disabled."""
-        logs, tables = self._cluster.logs, self.tables()
+        logs, tables = self._cluster.logs, self._logged_tables()
         logged = [logs[table] for table in tables if table in logs]
         without = [self.schemas.tables[table] for table in tables if table not in logs]
         yield from self._history.new_records(logged, without, self._cluster.now_us)
@@ -254,7 +259,7 @@ class ScyllaSource(Source):
 
     def schema_findings(self) -> list[str]:
         """Return messages about tables whose log is disabled or dropped."""
-        return list(self._history.findings(self.tables(), self._cluster.logs))
+        return list(self._history.findings(self._logged_tables(), self._cluster.logs))
 
     def may_become_readable(self, reason: str) -> bool:
         """Return True for unknown operations: a later release may support them."""
@@ -268,7 +273,7 @@ class ScyllaSource(Source):
         """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""
         return plan_ranges(
             self._cluster.session,
-            self._schema(table),
+            self._capturable(table),
             least_ranges=self.options.advanced.ranges_per_snapshot,
             where=where or "",
             origin="",
@@ -304,7 +309,27 @@ class ScyllaSource(Source):
     def _read_tables(self) -> list[str]:
         """Return the tables with a readable log; a disabled log still contains earlier changes."""
         logs = self._cluster.logs
-        return [table for table in self.tables() if table in logs]
+        return [table for table in self._logged_tables() if table in logs]
+
+    def _logged_tables(self) -> list[str]:
+        return [table for table in self.tables() if self._is_logged(table)]
+
+    def _is_logged(self, table: str) -> bool:
+        """Return whether a table has or had a log."""
+        log = self._cluster.logs.get(table)
+        return self._history.captured(table) or (log is not None and log.option.enabled)
+
+    def _refusal(self, table: str) -> ConfigurationError | None:
+        """Return why a table that is listed can't be captured, None if it can."""
+        if self._is_logged(table):
+            return None
+        return not_logged_error(self._schema(table), switched_off=table in self._cluster.logs)
+
+    def _capturable(self, table: str) -> TableSchema:
+        schema = self._schema(table)
+        if self._names(table) and (refusal := self._refusal(table)):
+            raise refusal
+        return schema
 
     def _timeline(self, table: str) -> Timeline:
         return self._cluster.timeline(table, self._read_tables)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,10 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import Row
 
+from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.debezium_mirrors import InAvro, connection, declaration, expected, mirror, send
@@ -18,6 +24,8 @@ from tests.unit.sources.debezium.debezium_messages import column, event, framed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_cdc_provider.jobs.spec import JobResult
 
 pytestmark = pytest.mark.integration
 
@@ -107,3 +115,93 @@ def test_columns_that_engines_confuse_have_other_names(
     assert found[1] == {"NAME__2": None, "a.b": 1, "a__2": Row(b=2), "name": "n", "_rest": None}
     assert found[2] == {"NAME__2": "N", "a.b": 3, "a__2": None, "name": "m", "_rest": None}
     assert mirror(spark, "odd.shop_plain") == {1: {"a": '{"b":2}', "_rest": '{"a.b":1}'}}
+
+
+def test_topics_that_lose_messages_or_are_missing_stop_no_other(
+    spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
+) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    names = ("deleted", "again", "expired", "ok")
+    topics = {name: f"dzm.shop.{name}" for name in names}
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    connector = declaration("dzm", [r"dzm\.shop\..*", "dzm.shop.never"])
+
+    def write(name: str, *rows: int, value: str = "") -> None:
+        events = [event("r", None, {"id": row, "v": value}) for row in rows]
+        keys = [json.dumps({"id": row}).encode() for row in rows]
+        made = zip(keys, events, strict=True)
+        send(kafka_server, [(topics[name], 0, key, json.dumps(one).encode()) for key, one in made])
+
+    def create(name: str, partitions: int) -> None:
+        """Create a topic, and wait until the broker has forgotten the one that was deleted."""
+        kafka_server.create_topic(topics[name], partitions)
+        while True:
+            there = admin.list_topics(timeout=30).topics.get(topics[name])
+            if there is not None and len(there.partitions) == partitions:
+                return
+            time.sleep(0.05)
+
+    def sync() -> JobResult:
+        return run_stage("sync", connector, connection(kafka_server))
+
+    def values(name: str) -> dict[int, str]:
+        return {key: row["v"] for key, row in mirror(spark, f"dzm.shop_{name}").items()}
+
+    for name in names:
+        kafka_server.create_topic(topics[name])
+        write(name, 1, 2, 3)
+    first = sync()
+    assert first.ok, first.error
+    missing = "no topic matches dzm.shop.never of source.topics: nothing is read for it"
+    assert missing in first.findings
+    source = DebeziumSource(
+        parse(DebeziumOptions, {"topics": connector["source"]["topics"]}, "source"),
+        connection(kafka_server),
+        lambda table: True,
+    )
+    with closing(source):
+        assert missing in [one.message for one in source.check()]
+
+    for name in ("deleted", "again"):
+        admin.delete_topics([topics[name]])[topics[name]].result(30)
+    create("again", 2)
+    write("again", 1, 4, value="new")
+    write("expired", 5, 6, value="new")
+    expired = TopicPartition(topics["expired"], 0, 4)
+    admin.delete_records([expired])[expired].result(30)
+    write("ok", 7, value="new")
+    outcome = sync()
+    assert (outcome.ok, outcome.error_code) == (False, PositionLost.code)
+    broken = {table.table.partition(".")[2] for table in outcome.tables if table.error}
+    assert broken == set(names) - {"ok"}
+    for text in ("deleted/0 was deleted", "again/0 is of a re-created", "expired/0 starts at 4, after 3"):
+        assert text in outcome.error
+    assert values("ok") == {1: "", 2: "", 3: "", 7: "new"}
+    assert values("again") == {1: "new", 2: "", 3: "", 4: "new"}, "what is there is read in the same run"
+    assert values("expired") == {1: "", 2: "", 3: "", 6: "new"}
+
+    write("ok", 8)
+    outcome = sync()
+    assert outcome.ok, outcome.error
+    assert any(f"topic {topics['deleted']} was deleted" in finding for finding in outcome.findings)
+    create("deleted", 2)
+    write("deleted", 1, value="back")
+    outcome = sync()
+    assert outcome.ok, outcome.error
+    assert values("deleted") == {1: "back", 2: "", 3: ""}
+    assert not any("was deleted:" in finding for finding in outcome.findings)
+
+    new = NewPartitions(topics["again"], 3)
+    admin.create_partitions([new])[topics["again"]].result(30)
+    for name in ("again", "ok"):
+        write(name, 9)
+    outcome = sync()
+    assert not outcome.ok
+    assert [table.table for table in outcome.tables if table.error] == ["shop.again"]
+    assert "set source.on_partitions_added: follow" in outcome.error
+    assert (9 in values("ok"), 9 in values("again")) == (True, False)
+    connector["source"]["on_partitions_added"] = "follow"
+    assert sync().ok
+    assert 9 in values("again")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.hooks._of_connector import check_connector
 from airflow_cdc_provider.sources.mongodb.source import MongodbSource
+from airflow_cdc_provider.sources.registry import source_plugin
+from server_kit.scylla import CdcOptions, Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
+from server_kit.scylla.statements import Insert
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
+from tests.integration.jobs.imitated import assert_mirror_equals_model, declare, settled
+from tests.integration.jobs.printed_events import number
 from tests.integration.jobs.publishing import declaration
 from tests.integration.jobs.shop import Shop
 
@@ -50,12 +58,15 @@ def test_one_collection_that_cannot_be_planned_read_merged_published_or_verified
         database, {"mode": "after_merge"}, transactions=False, mongodb={"json": "extended"}
     )
 
+    declared["tables"] += [f"{database.name}.never"]
+
     def mirror(name: str) -> str:
         return f"{database.name}.{database.name}_{name}"
 
     outcome = run_stage("sync", {**declared, "snapshot": {"filters": filters}}, both)
     assert broken(outcome) == {"c4", "c7"}
     assert "2 of 10 tables failed" in outcome.error
+    assert any(f"matches {database.name}.never in tables" in finding for finding in outcome.findings)
     assert "its snapshot failed: the snapshot filter is not valid" in by_table(outcome)["c4"].error
     assert "unknown top level operator: $nope" in by_table(outcome)["c7"].error
     assert outcome.snapshot is not None
@@ -138,3 +149,80 @@ def test_one_table_that_cannot_be_read_or_has_the_name_of_another_stops_no_other
     outcome = shop.sync()
     assert outcome.ok, outcome.error
     assert [shop.assert_equal(name) for name in ("good", "unread", "pair")] == [1, 1, 1]
+
+
+def checked(connector: Connector, values: dict[str, Any]) -> list[str]:
+    """Return the problems that a check finds beforehand."""
+    with closing(source_plugin(connector.type).source(connector, values)) as source:
+        return [found.message for found in check_connector(connector, source) if found.level != "ok"]
+
+
+def test_tables_of_cassandra_that_are_named_without_cdc_or_do_not_exist_stop_no_other(shop: Shop) -> None:
+    for name, option in (("good", "true"), ("silent", "false"), ("gone", "true")):
+        shop.run(f"CREATE TABLE {name} (k int PRIMARY KEY, v int) WITH cdc = {option}")
+        shop.run(f"INSERT INTO {name} (k, v) VALUES (1, 1)")
+    names = [shop.table_name(name) for name in ("good", "silent", "gone", "never")]
+    shop.declare(tables=names)
+    refusal = f"the table {names[1]} is named but doesn't have cdc = true"
+    never = f"no table that can be captured matches {names[3]} in tables"
+    assert refusal in checked(Connector.from_dict(shop.declaration), shop.connection)
+    outcome = shop.sync()
+    assert broken(outcome) == {"silent"}
+    assert refusal in outcome.error
+    assert f"ALTER TABLE {names[1]} WITH cdc = true" in outcome.error
+    assert any(never in finding for finding in outcome.findings)
+    assert [shop.assert_equal(name) for name in ("good", "gone")] == [1, 1]
+
+    shop.run("DROP TABLE gone")
+    shop.run("INSERT INTO good (k, v) VALUES (2, 2)")
+    outcome = shop.sync()
+    assert broken(outcome) == {"silent"}
+    assert any(f"matches {names[2]} in tables" in finding for finding in outcome.findings)
+    assert shop.assert_equal("good") == 2
+
+    shop.run("ALTER TABLE silent WITH cdc = true")
+    assert never in checked(Connector.from_dict(shop.declaration), shop.connection)
+    outcome = shop.sync()
+    assert outcome.ok, outcome.error
+    assert shop.assert_equal("silent") == 1
+
+
+def test_tables_of_scylla_that_are_named_without_a_log_or_lose_it_stop_no_other(
+    shop: Shop, names: SystemKeyspaces
+) -> None:
+    cluster = ImitatedScylla(shop.session, shop.keyspace, names=names)
+    cluster.create()
+    integer = CqlType("int")
+    tables = {name: shop.table_name(name) for name in ("good", "silent", "off", "gone", "never")}
+
+    def write(key: int, *names: str) -> None:
+        for name in names:
+            cluster.execute(name, Insert((number(key),), (), {"v": number(key)}))
+
+    for name in ("good", "silent", "off", "gone"):
+        columns = (Column("k", integer),), (), (), (Column("v", integer),)
+        cluster.create_table(Table(shop.keyspace, name, *columns, cdc=CdcOptions(enabled=name != "silent")))
+        write(1, name)
+    declare(shop, names, tables=list(tables.values()))
+    refusal = f"the table {tables['silent']} is named but its changes aren't logged"
+    never = f"no table that can be captured matches {tables['never']} in tables"
+    assert refusal in checked(Connector.from_dict(shop.declaration), shop.connection)
+    outcome = settled(shop)
+    assert broken(outcome) == {"silent"}
+    assert refusal in outcome.error
+    assert f"ALTER TABLE {tables['silent']} WITH cdc = {{'enabled': true}}" in outcome.error
+    assert any(never in finding for finding in outcome.findings)
+    assert [shop.mirror(name).count() for name in ("good", "off", "gone")] == [1, 1, 1]
+
+    cluster.alter_cdc("off", enabled=False)
+    cluster.drop_table("gone")
+    cluster.alter_cdc("silent", enabled=True)
+    write(2, "good", "silent", "off")
+    outcome = settled(shop)
+    assert outcome.ok, outcome.error
+    assert any(f"the log of {tables['off']} is disabled" in finding for finding in outcome.findings)
+    assert any(f"matches {tables['gone']} in tables" in finding for finding in outcome.findings)
+    for name in ("good", "silent"):
+        assert assert_mirror_equals_model(shop, name, cluster.tables[name]) == 2
+    cluster.alter_cdc("off", enabled=True)
+    assert never in checked(Connector.from_dict(shop.declaration), shop.connection)

@@ -213,6 +213,104 @@ def test_a_re_created_mirror_fails_the_run_and_is_published_again_on_request(
     assert sorted(text_key_ops(read(kafka_server, [topic]))) == 2 * [('"a"', "r")] + 2 * [('"b"', "r")]
 
 
+@pytest.mark.parametrize("mode", ["changes", "after_merge"])
+def test_a_record_that_cannot_be_built_is_quarantined_alone_with_its_topic_and_key(
+    spark: SparkSession,
+    run_stage: RunStage,
+    database: Database,
+    both: dict[str, Any],
+    kafka_server: KafkaServer,
+    mode: str,
+) -> None:
+    declared = declaration(
+        database,
+        {"mode": mode},
+        transactions=False,
+        unwrap={"enabled": True},
+        transforms=[{"type": "cast", "fields": {"n": "int32"}}],
+    )
+    failing = {**declared, "publish": {**declared["publish"], "kafka": {**declared["publish"]["kafka"]}}}
+    failing["publish"]["kafka"]["on_record_error"] = "fail"
+    for name in "amz":
+        database[name].insert_many([{"_id": f"{name}{n}", "n": f"{n}"} for n in range(3)])
+    database.m.update_one({"_id": "m1"}, {"$set": {"n": "none"}})
+    outcome = run_stage("sync", failing, both)
+    assert not outcome.ok
+    assert f"in the record of topic {topic_of(database, 'm')} with key" in outcome.error
+    assert '{"id":"m1"}' in outcome.error
+
+    def published() -> list[list[str]]:
+        messages = [read(kafka_server, [topic_of(database, name)]) for name in "amz"]
+        return [sorted(json.loads(m.key() or b"")["id"] for m in found) for found in messages]
+
+    outcome = run_stage("sync", declared, both)
+    assert outcome.ok, outcome.error
+    assert published() == [["a0", "a1", "a2"], ["m0", "m2"], ["z0", "z1", "z2"]]
+    found = [text for text in outcome.findings if "cast to int32" in text]
+    assert len(found) == 1
+    assert f'topic {topic_of(database, "m")}, key {{"id":"m1"}}: ' in found[0]
+    dead = spark.table(f"lake.{database.name}.shop_{database.name}_dead_letters").collect()
+    assert [(row["topic"], json.loads(row["key"])["id"]) for row in dead] == [(topic_of(database, "m"), "m1")]
+
+    # Comparisons count and name it, and compare all other rows.
+    send(kafka_server, topic_of(database, "m"), ('{"id":"m2"}', '{"_id":"m2","n":7}'))
+    compared = run_stage("compare_topics", declared, both)
+    notes = {table.table: table.note for table in compared.tables}
+    assert [notes[f"{database.name}.{name}"] for name in "az"] == ["equal", "equal"]
+    (of_m,) = [table for table in compared.tables if table.error]
+    assert "1 rows of the mirror" in of_m.error
+    assert 'key {"id":"m1"}' in of_m.error
+    assert of_m.error.partition("] ")[2] in compared.error
+    assert json.loads(of_m.note) == {"equal": 1, "only_topic": 0, "only_mirror": 0, "different": 1}
+
+    database.m.update_one({"_id": "m1"}, {"$set": {"n": "5"}})
+    database.z.insert_one({"_id": "z9", "n": "9"})
+    outcome = run_stage("sync", declared, both)
+    assert outcome.ok, outcome.error
+    assert published()[1:] == [["m0", "m1", "m2", "m2"], ["z0", "z1", "z2", "z9"]]
+
+
+def test_a_table_that_fails_after_some_of_its_rows_were_sent_resumes_later_and_stops_no_other(
+    run_stage: RunStage, database: Database, both: dict[str, Any], kafka_server: KafkaServer
+) -> None:
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    declared = merged(database, records_per_commit=3, on_record_error="fail")
+    kafka_server.create_topic(topic_of(database, "m"), 1, max_message_bytes=1000)
+
+    def publish(ok: bool) -> list[int]:
+        outcome = run_stage("sync", declared, both)
+        assert outcome.ok is ok, outcome.error
+        failed = {table.table: table.error for table in outcome.tables if table.error}
+        assert set(failed) == (set() if ok else {f"{database.name}.m"})
+        assert ok or "m rejects records: found MSG_SIZE_TOO_LARGE" in failed[f"{database.name}.m"]
+        return [len(read(kafka_server, [topic_of(database, name)])) for name in "amz"]
+
+    for name in "az":
+        database[name].insert_one({"_id": "1"})
+    large = random.Random(0).randbytes(2000).hex()  # also after compression
+    database.m.insert_many([{"_id": str(n), "text": large if n == 5 else "x"} for n in range(9)])
+    assert publish(ok=False) == [1, 3, 1], "two transactions of m weren't sent"
+    for name in "amz":
+        database[name].insert_one({"_id": "new"})
+    assert publish(ok=False) == [2, 3, 2], "the others go on"
+    larger = ConfigEntry("max.message.bytes", "10000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, topic_of(database, "m"), incremental_configs=[larger])
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    for done in admin.incremental_alter_configs([topic]).values():
+        done.result(30)
+    database.m.delete_one({"_id": "0"})
+    assert publish(ok=True) == [2, 12, 2], "ten rows, a delete and its tombstone: nothing twice"
+    keys = [key for key, _ in text_key_ops(read(kafka_server, [topic_of(database, "m")]))]
+    assert sorted(keys) == sorted([*(f'"{n}"' for n in range(9)), '"0"', '"0"', '"new"'])
+
+
 def _with_kills(
     spark: SparkSession,
     run_stage: RunStage,

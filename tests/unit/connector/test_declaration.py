@@ -38,6 +38,15 @@ def test_plain_data_and_back_gives_an_equal_connector() -> None:
     assert Connector.from_dict(connector.to_dict()) == connector
 
 
+def test_patterns_that_select_no_table_are_named() -> None:
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "mongodb"}, "tables": [r"a\..*", "b.c", r"b\.d", "b.cc"]}
+    )
+    assert connector.unmatched(["a.x", "b.c", "b.d", "b.cc"]) == []
+    found = [text.partition("matches ")[2] for text in connector.unmatched(["b.c", "b.cd"])]
+    assert found == [r"a\..* in tables", r"b\.d in tables", "b.cc in tables"]
+
+
 def test_tables_are_selected_by_whole_names() -> None:
     connector = Connector.from_dict(CASSANDRA)
 

@@ -16,6 +16,7 @@ def test_a_position_is_read_as_it_was_written() -> None:
         MergedPosition(),
         MergedPosition({"db.é": BEFORE}),
         MergedPosition({"db.a": BEFORE}, Step("db.b", AFTER, ("document", "x"))),
+        MergedPosition({"db.a": BEFORE}, failed=(Step("db.b", AFTER, (), 7, 5, "form"), Step("db.c", OTHER))),
     ):
         assert MergedPosition.from_json(position.to_json()) == position
 
@@ -30,7 +31,15 @@ def test_both_ends_of_a_step_are_kept_until_it_is_reached() -> None:
     assert reached.reached() == reached
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"v": 2, "tables": {}, "step": null}', '{"v": 1}'])
+def test_both_ends_of_a_failed_step_are_kept_until_it_is_resumed_and_reached() -> None:
+    failed = MergedPosition({"db.a": BEFORE}, failed=(Step("db.a", AFTER, (), 7), Step("db.b", OTHER, (), 1)))
+    assert (failed.snapshots("db.a"), failed.snapshots("db.b")) == ({"1", "2"}, {"7"})
+    resumed = failed.within(failed.failed[0])
+    assert (resumed.snapshots("db.a"), resumed.snapshots("db.b")) == ({"1", "2"}, {"7"})
+    assert resumed.reached() == MergedPosition({"db.a": AFTER}, failed=failed.failed[1:])
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"v": 1, "tables": {}, "step": null}', '{"v": 2}'])
 def test_an_invalid_position_is_an_error(text: str | None) -> None:
     with pytest.raises(OffsetMissing, match="can't be read"):
         MergedPosition.from_json(text)

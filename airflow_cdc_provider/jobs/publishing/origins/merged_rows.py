@@ -19,15 +19,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import (
     CommitConflict,
     CommitStateUnknown,
     ConfigurationError,
-    CorruptInput,
     OffsetMissing,
     TransientError,
 )
@@ -51,7 +47,7 @@ from airflow_cdc_provider.lake.static_changes import all_static_columns, changed
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.encoding import encoded
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.sources.row_events import RowBuilder, RowEvents
+from airflow_cdc_provider.sources.row_events import RowEvents, built
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,26 +82,26 @@ class MergedRows(Origin):
                         yield EventBatch(request.after + 1, records, after)
 
     def publish(self, publisher: BatchPublisher) -> None:
-        """Publish the rest of the step in the position, then one step for each mirror that changed.
+        """Publish the rest of each interrupted or failed step, then one step for each mirror that changed.
 
-        A mirror whose events can't be built is left out until the next run, unless some of them were sent.
+        A mirror that fails is left out until the next run, which resumes after the records that were sent.
         """
+        publisher.position = between_steps(publisher.position)
         known = MergedPosition.from_json(publisher.position.state)
-        if known.step is not None:
-            self._require_form(publisher)
-            self._require_kept(known, known.step)
-            known = _follow(publisher)
-        for table in self._tables(known):
-            if self.job.stopping() or known.step is not None:
+        steps = {step.table: step for step in known.failed}
+        for table in dict.fromkeys([*steps, *self._tables(known)]):
+            if self.job.stopping():
                 break
             try:
-                if self._plan(publisher, known, table):
-                    known = _follow(publisher)
+                if table in steps:
+                    self._resume(publisher, steps[table])
+                if not self.job.stopping() and self._plan(publisher, table):
+                    _follow(publisher)
             except Exception as error:
                 of_all = isinstance(error, TransientError | CommitConflict | CommitStateUnknown)
-                if of_all or failures.is_of_all_tables(error) or publisher.position.records:
+                if of_all or failures.is_of_all_tables(error):
                     raise
-                publisher.position = replace(publisher.position, state=known.to_json())
+                publisher.position = between_steps(publisher.position)
                 failed = failures.of_one_table(TableResult(table), error, "its rows can't be published: ")
                 self.errors[table] = failed.error
 
@@ -172,13 +168,28 @@ class MergedRows(Origin):
         selects = self.job.connector.selects
         return [*tables, *sorted(t for t in known.tables if t not in tables and selects(t))]
 
-    def _plan(self, publisher: BatchPublisher, known: MergedPosition, table: str) -> bool:
+    def _resume(self, publisher: BatchPublisher, step: Step) -> None:
+        """Publish the rest of a step, which the first records determine."""
+        known = MergedPosition.from_json(publisher.position.state).within(step)
+        publisher.position = replace(
+            publisher.position,
+            records=step.records,
+            now_ns=step.now_ns,
+            form=step.form,
+            state=known.to_json(),
+        )
+        self._require_form(publisher)
+        self._require_kept(known, step)
+        _follow(publisher)
+
+    def _plan(self, publisher: BatchPublisher, table: str) -> bool:
         """Put the step of a mirror into the position; return whether its rows may have changed."""
+        known = MergedPosition.from_json(publisher.position.state)
         newest = self._newest(table)
         if newest is None or newest == known.tables.get(table):
             return False
         step = Step(table, newest, self._row_events(table).columns)
-        planned = replace(known, step=step)
+        planned = known.within(step)
         self._require_kept(planned, step)
         # Before the position names it: a run couldn't resume with an expired snapshot.
         mirror = self.stores.lake.table(self.stores.mirror(table).name)
@@ -212,7 +223,7 @@ class MergedRows(Origin):
     def _require_form(self, publisher: BatchPublisher) -> None:
         """Refuse to resume within a step with other options."""
         position = publisher.position
-        if position.records and position.form != publisher.form:
+        if position.form != publisher.form:
             raise ConfigurationError(
                 f"the form of events of {self.job.connector.name} changed while rows were published",
                 expected="the options of publish, and the tables, of the first records",
@@ -243,24 +254,17 @@ class MergedRows(Origin):
             )
 
 
-def built(
-    build: RowBuilder, rows: pa.RecordBatch, table: str, skipped: SkippedRecords
-) -> Iterator[pa.RecordBatch]:
-    """Build records of rows; a row that the builder fails at is skipped alone, found by bisection."""
-    try:
-        records = build(rows)
-    except (CorruptInput, ValueError, pa.ArrowException) as error:
-        half = rows.num_rows // 2
-        if not half:
-            skipped.add(f"{table} at {rows['key'][0].as_py().hex()}", str(error))
-            return
-        yield from built(build, rows.slice(0, half), table, skipped)
-        yield from built(build, rows.slice(half), table, skipped)
-    else:
-        yield records
+def between_steps(position: PublishPosition) -> PublishPosition:
+    """Return the position with an interrupted step among the failed ones; unless none of it was sent."""
+    known = MergedPosition.from_json(position.state)
+    if known.step is None:
+        return position
+    sent = replace(known.step, records=position.records, now_ns=position.now_ns, form=position.form)
+    failed = (*known.failed, sent) if position.records else known.failed
+    state = replace(known, step=None, failed=failed).to_json()
+    return replace(position, records=0, state=state)
 
 
-def _follow(publisher: BatchPublisher) -> MergedPosition:
-    """Publish the step of the position, or its rest; return what is published then."""
+def _follow(publisher: BatchPublisher) -> None:
+    """Publish the step of the position, or its rest."""
     publisher.publish(publisher.position.batch, time.time_ns())
-    return MergedPosition.from_json(publisher.position.state)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Generic, Self
+from typing import Final, Generic, Self
+
+import numpy as np
+import pyarrow as pa
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
@@ -30,6 +33,8 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.encoding import headers_of, registry_settings
+
+_MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class KafkaTarget(Generic[OriginT]):
         connections: Connection values.
         producers: Builds producers.
         heartbeats: Sender of heartbeats between records and after them; None for none.
+        dead: Gets topic, key and reason of the first dead letters.
     """
 
     job: Job
@@ -104,6 +110,7 @@ class KafkaTarget(Generic[OriginT]):
     connections: Connections
     producers: Producers
     heartbeats: Heartbeats | None = None
+    dead: list[str] = field(default_factory=list, kw_only=True)
 
     @property
     def retries(self) -> KafkaOptions:
@@ -112,8 +119,8 @@ class KafkaTarget(Generic[OriginT]):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+        """The first dead letters."""
+        return tuple(self.dead)
 
     def publish(self, origin: OriginT, tries: list[Try]) -> None:
         """Publish to the end of the origin; see :class:`.publication.Target`."""
@@ -148,7 +155,8 @@ class KafkaTarget(Generic[OriginT]):
             form=origin.form,
             records_per_commit=options.records_per_commit,
             stopping=self.job.stopping,
-            quarantine=DeadLetters.of(connector, self.stores).add if options.writes_dead_letters else None,
+            quarantine=self._store_dead_letters if options.writes_dead_letters else None,
+            quarantines_refused=options.on_record_error == "dead_letters",
             position=position,
         )
         tries.append(publisher)
@@ -156,6 +164,15 @@ class KafkaTarget(Generic[OriginT]):
             publisher.keep_position()
         origin.publish(publisher)
         return publisher
+
+    def _store_dead_letters(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
+        letters = DeadLetters.of(self.job.connector, self.stores)
+        letters.add(records, numbers, batch, reason)
+        first = records.slice(0, _MAX_REPORTED - len(self.dead))
+        keys = first["key"].cast(pa.large_binary()).to_pylist()
+        for topic, key in zip(first["topic"].to_pylist(), keys, strict=True):
+            named = (key or b"").decode(errors="backslashreplace")
+            self.dead.append(f"topic {topic}, key {named}: {reason}; the record is in {letters.table.name}")
 
     def _events(self, origin: Origin, request: EventRequest) -> Iterator[EventBatch]:
         events = origin.build(request)

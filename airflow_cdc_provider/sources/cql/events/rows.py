@@ -28,12 +28,21 @@ from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
 from airflow_cdc_provider.lake.reconcile.columns import only_columns
 from airflow_cdc_provider.lake.row_changes import READ
+from airflow_cdc_provider.sources.contract import ReadMetrics
 from airflow_cdc_provider.sources.cql.codec import CqlCodec
 from airflow_cdc_provider.sources.cql.events.known_static_columns import KnownStaticColumns
 from airflow_cdc_provider.sources.cql.select_rows import UNKNOWN_TIME
-from airflow_cdc_provider.sources.row_events import EVENT_DDL, RowBuilder, RowEvents, keys_and_values
+from airflow_cdc_provider.sources.row_events import (
+    EVENT_DDL,
+    RowBuilder,
+    RowEvents,
+    built,
+    keys_and_values,
+    report_skipped,
+)
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
 _ROWS_PER_PARTITION: Final = 50_000
@@ -114,7 +123,9 @@ def with_times(cells: pa.RecordBatch, now_ns: int) -> pa.RecordBatch:
     return cells.append_column("ts_us", pa.array(np.where(written <= UNKNOWN_TIME, now_ns // 1000, written)))
 
 
-def events_of_cql_mirror(rows: CqlRows, mirror: Mirror, state: MirrorState, now_us: int) -> DataFrame:
+def events_of_cql_mirror(
+    rows: CqlRows, mirror: Mirror, state: MirrorState, now_us: int, metrics: Accumulator[ReadMetrics]
+) -> DataFrame:
     """Return key and value of the event of each row of a mirror, and of each partition with static columns.
 
     Args:
@@ -122,12 +133,13 @@ def events_of_cql_mirror(rows: CqlRows, mirror: Mirror, state: MirrorState, now_
         mirror: The mirror.
         state: The state of the mirror to read.
         now_us: The time at which events are built and expiry is evaluated, us since 1970.
+        metrics: Gets the rows without an event.
     """
     names = CONTRIBUTION_SCHEMA.names
     stored = mirror.rows(state).where("state IS NOT NULL").select(*names)
     both = stored.unionByName(mirror.tombstone_rows().select(*names))
     partitions = mirror.row_count(state) // _ROWS_PER_PARTITION + 1
-    build = MirrorCells(rows, newest_generation(state.fences), now_us)
+    build = MirrorCells(rows, newest_generation(state.fences), now_us, metrics)
     return map_in_arrow(both.repartition(partitions, "key"), build, EVENT_DDL)
 
 
@@ -139,11 +151,13 @@ class MirrorCells:
         rows: Builds the events of rows.
         generation: Cells of lower generations don't count.
         now_us: The time at which expiry is evaluated, us since 1970.
+        metrics: Gets the rows without an event.
     """
 
     rows: CqlRows
     generation: int
     now_us: int
+    metrics: Accumulator[ReadMetrics] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Build keys and values from batches of ``CONTRIBUTION_SCHEMA``, which have whole partitions."""
@@ -161,11 +175,15 @@ class MirrorCells:
             min_generation=self.generation,
             static_columns_table=True,
         )
-        build = self.rows.of_cells(self.now_us * 1000, None, SkippedRecords(strict=True))
+        skipped = SkippedRecords(strict=False)
+        build = self.rows.of_cells(self.now_us * 1000, None, skipped)
+        table = codec.schema.full_name
         for rows in (outcome.live, outcome.static_columns):
             for batch in rows.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE):
                 if batch.num_rows:
-                    yield keys_and_values(build(_as_read(batch)))
+                    for records in built(build, _as_read(batch), table, skipped):
+                        yield keys_and_values(records, skipped)
+        report_skipped(skipped, table, self.metrics)
 
 
 def _as_read(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from airflow_cdc_provider.connector.publish.options import PublishOptions
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.contract import ReadMetrics, Source
 from airflow_cdc_provider.sources.cql.events.known_static_columns import known_static_columns
 from airflow_cdc_provider.sources.cql.events.rows import CqlRows, events_of_cql_mirror
 from airflow_cdc_provider.sources.event_source import SourceEvents
@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.row_events import RowEvents
 from airflow_cdc_provider.sources.schema_history import learn_schema
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
 
@@ -81,8 +82,14 @@ class CqlSourceEvents(SourceEvents):
         return replace(rows, known_of=known_of)
 
     def mirror_events(
-        self, stores: Stores, source: Source, table: str, state: MirrorState, now_us: int
+        self,
+        stores: Stores,
+        source: Source,
+        table: str,
+        state: MirrorState,
+        now_us: int,
+        metrics: Accumulator[ReadMetrics],
     ) -> DataFrame:
         """Return key and value of the event of each row, and of each partition's static columns."""
         rows = self.cql_rows(stores, source, table, state)
-        return events_of_cql_mirror(rows, stores.mirror(table), state, now_us)
+        return events_of_cql_mirror(rows, stores.mirror(table), state, now_us, metrics)

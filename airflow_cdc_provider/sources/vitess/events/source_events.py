@@ -15,7 +15,7 @@ from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.contract import ReadMetrics, Source
 from airflow_cdc_provider.sources.event_source import SourceEvents
 from airflow_cdc_provider.sources.row_events import RowEvents, events_of_mirror
 from airflow_cdc_provider.sources.schema_history import learn_schema
@@ -24,6 +24,7 @@ from airflow_cdc_provider.sources.vitess.events import captured
 from airflow_cdc_provider.sources.vitess.events.rows import VitessRows
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
 
@@ -60,10 +61,16 @@ class VitessSourceEvents(SourceEvents):
         return _rows(stores, table)
 
     def mirror_events(
-        self, stores: Stores, source: Source, table: str, state: MirrorState, now_us: int
+        self,
+        stores: Stores,
+        source: Source,
+        table: str,
+        state: MirrorState,
+        now_us: int,
+        metrics: Accumulator[ReadMetrics],
     ) -> DataFrame:
         """Return key and value of the event of each row of a mirror."""
-        return events_of_mirror(_rows(stores, table), stores.mirror(table), state, now_us)
+        return events_of_mirror(_rows(stores, table), stores.mirror(table), state, now_us, metrics)
 
     def heartbeat_records(
         self,

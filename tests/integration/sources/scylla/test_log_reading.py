@@ -211,8 +211,13 @@ def test_disabled_logs_are_rejected_or_reported(
     source = scylla_source(cluster, cassandra_server)
     assert source.tables() == []
     source._names = lambda table: table == f"{keyspace}.never"
-    with pytest.raises(ConfigurationError, match=rf"{keyspace}.never is named but its changes aren't logged"):
-        source.tables()
+    assert source.tables() == [f"{keyspace}.never"]
+    assert source.head() == {}
+    message = rf"{keyspace}.never is named but its changes aren't logged"
+    for refuses in (source.codec, source.plan_snapshot):
+        with pytest.raises(ConfigurationError, match=message):
+            refuses(f"{keyspace}.never")
+    assert any(f.level == "error" and "aren't logged" in f.message for f in source.check())
 
     source = scylla_source(cluster, cassandra_server)
     cluster.alter_cdc("never", enabled=True)

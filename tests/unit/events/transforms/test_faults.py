@@ -18,7 +18,7 @@ from airflow_cdc_provider.events.transforms.chain import Chain, some_rows
 from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from tests.unit.events.transforms.changed_rows import change, piece
 
 TO_NUMBERS = Chain(
@@ -28,10 +28,12 @@ TO_NUMBERS = Chain(
 )
 
 
-def made(pieces: Sequence[Piece], converter: ConverterName = "json") -> pa.RecordBatch:
+def made(
+    pieces: Sequence[Piece], converter: ConverterName = "json", most: int = faults.MAX_FAULTS
+) -> pa.RecordBatch:
     converters = Converters(converter, converter)
     return encode_with_faults(
-        pieces, lambda some: encode_pieces(TO_NUMBERS.apply(some), converters), converters
+        pieces, lambda some: encode_pieces(TO_NUMBERS.apply(some), converters), converters, most=most
     )
 
 
@@ -85,12 +87,40 @@ def test_records_are_those_that_each_row_gives_alone(emails: list[str | None]) -
     assert made([whole] if emails else []).to_pylist() == alone
 
 
-def test_with_very_many_the_declaration_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "MAX_FAULTS", 3)
+def test_with_very_many_the_declaration_is_wrong() -> None:
     bad = [change(n, "c", "x") for n in range(4)]
-    assert [what for _, what in shown(made([piece(bad[:3])]))] == ["fault"] * 3
+    assert [what for _, what in shown(made([piece(bad[:3])], most=3))] == ["fault"] * 3
     with pytest.raises(ConfigurationError, match="cast to int32"):
-        made([piece(bad)])
+        made([piece(bad)], most=3)
+
+
+@pytest.mark.parametrize("converter", ["json", "avro"])
+def test_without_dead_letters_the_first_bad_record_is_named_by_topic_and_key(
+    converter: ConverterName,
+) -> None:
+    some = [change(1, "c", "1"), change(2, "c", "x"), change(3, "c", "y")]
+    with pytest.raises(ConfigurationError, match=r'cast to int32.* of topic shop\.t with key \{"id":2\}'):
+        made([piece(some)], converter, most=0)
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=20),
+    st.sampled_from(
+        [ConfigurationError, CorruptInput, ValueError, OverflowError, pa.ArrowNotImplementedError]
+    ),
+)
+def test_whatever_error_a_record_causes_all_others_are_built(
+    values: list[int], kind: type[Exception]
+) -> None:
+    def encode(some: Sequence[Piece]) -> pa.RecordBatch:
+        records = encode_pieces(some, Converters())
+        if any('"email":"0"' in (value or "") for value in records["value"].to_pylist()):
+            raise kind("no")
+        return records
+
+    pieces = [piece([change(n, "c", str(value)) for n, value in enumerate(values)])]
+    records = encode_with_faults(pieces, encode, Converters()).to_pylist()
+    assert [one["fault"] is not None for one in records] == [value == 0 for value in values]
 
 
 class Refusing:

@@ -188,6 +188,9 @@ def test_rejected_records_end_the_run_unless_they_become_dead_letters() -> None:
     assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
     assert dead_letters == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
     assert (run.records, run.dead_letters) == (19, 4)
+    with pytest.raises(RecordsRejected):
+        refusing = publisher(Broker(forbidden=forbidden), Maker(), quarantine=keep, quarantines_refused=False)
+        refusing.publish(THROUGH, now_ns=1)
 
 
 def test_records_that_cannot_be_built_become_dead_letters_and_are_never_sent() -> None:

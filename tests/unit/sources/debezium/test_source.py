@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.contract import Offset, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.debezium.connect_schema import ConnectField, name_of, row_schema, type_table
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
@@ -28,6 +30,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     encode_position,
     encode_positions,
     from_offset,
+    origin_of,
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
@@ -185,3 +188,111 @@ def test_large_messages_are_read_in_portions() -> None:
     batches = list(reader.read([part], ReadMetrics()))
     assert [batch.column("kind").to_pylist().count("change") for batch in batches] == [3, 3, 2]
     assert sum(batch.column("kind").to_pylist().count("schema") for batch in batches) == 1
+
+
+@dataclass
+class Cluster:
+    """Topics of one partition or several; a message is its number, which counts up over all topics."""
+
+    logs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    kept_from: dict[tuple[str, int], int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    written: int = 0
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.delete(topic)
+        self.written += 1
+        self.ids[topic] = f"id{self.written}"
+        for number in range(partitions):
+            self.logs[topic, number], self.kept_from[topic, number] = [], 0
+
+    def delete(self, topic: str) -> None:
+        self.ids.pop(topic, None)
+        for one in [one for one in self.logs if one[0] == topic]:
+            del self.logs[one], self.kept_from[one]
+
+    def write(self, topic: str, key: int) -> None:
+        partitions = [one for one in self.logs if one[0] == topic]
+        if partitions:
+            self.written += 1
+            self.logs[partitions[key % len(partitions)]].append(self.written)
+
+    def expire(self, topic: str) -> None:
+        self.kept_from |= {one: len(log) for one, log in self.logs.items() if one[0] == topic}
+
+    def begins(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return {one: self.kept_from[one] for one in partitions}
+
+    def head(self) -> Offset:
+        return to_offset(
+            {
+                origin_of(*one): PartitionPosition(len(log), 0, self.ids[one[0]])
+                for one, log in self.logs.items()
+            }
+        )
+
+
+TOPICS = ("server.s.a", "server.s.b", "server.s.c", "server.s.calm")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "write", "create", "delete", "expire", "read"]),
+        st.sampled_from(TOPICS),
+        st.integers(1, 3),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.integers(1, 5))
+def test_topics_that_lose_messages_are_read_on_in_order_and_stop_no_other(
+    steps: list[tuple[str, str, int]], at_once: int
+) -> None:
+    cluster, offset, found = Cluster(), None, dict[str, list[tuple[int, tuple[int, int]]]]()
+    for topic in TOPICS:
+        cluster.create(topic, 1)
+    for what, topic, number in [*steps, ("read", "", 0)]:
+        if what == "read":
+            offset = read_all(cluster, offset, found, at_once)
+        elif what == "write":
+            cluster.write(topic, number)
+        elif topic != "server.s.calm":
+            getattr(cluster, what)(topic, *([number] if what == "create" else []))
+    for topic, messages in found.items():
+        written = [message for message, _ in messages]
+        assert len(set(written)) == len(written), "once"
+        by_age = [version for _, version in sorted(messages)]
+        epochs = [epoch for epoch, _ in by_age]
+        assert epochs == sorted(epochs), topic
+    calm = [message for message, _ in found.get("server.s.calm", [])]
+    assert sorted(calm) == cluster.logs["server.s.calm", 0]
+    for (topic, _), log in cluster.logs.items():
+        left = log[cluster.kept_from[topic, _] :]
+        assert set(left) <= {message for message, _ in found.get(topic, [])}
+
+
+def read_all(
+    cluster: Cluster,
+    offset: Offset | None,
+    found: dict[str, list[tuple[int, tuple[int, int]]]],
+    at_once: int,
+) -> Offset | None:
+    """Read to the head as a capture does, and note the version of each message."""
+    source = source_plugin("debezium").source(declared(), {})
+    assert isinstance(source, DebeziumSource)
+    source._opened_cluster = cluster  # type: ignore[assignment]
+    for _ in range(1000):
+        try:
+            plan = source.plan(offset, cluster.head(), ReadLimit(changes=at_once))
+        except PositionLost as lost:
+            assert lost.tables
+            assert "s.calm" not in lost.tables
+            continue
+        for part in plan.partitions:
+            log = cluster.logs[part.range.topic, part.range.partition]
+            found.setdefault(part.range.topic, []).extend(
+                (log[at], (part.epoch, at)) for at in range(part.range.start, part.range.end)
+            )
+        offset = plan.end
+        if plan.at_head:
+            return offset
+    raise AssertionError("it never ends")
