@@ -29,7 +29,7 @@ from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import EventSlice
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec
-from airflow_cdc_provider.sources.mongodb.decoding.columns import read_columns
+from airflow_cdc_provider.sources.mongodb.decoding.columns import arrow_type, read_columns
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.reader import read_slice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -85,7 +85,7 @@ def make_events(count: int) -> bytes:
 
 
 CODEC = MongodbCodec.of(TABLE, MongodbOptions(columns={TABLE: COLUMNS}))
-SCHEMA = pa.schema([*CONTRIBUTION_SCHEMA, *(pa.field(c.name, c.type) for c in CODEC.columns)])
+SCHEMA = pa.schema([*CONTRIBUTION_SCHEMA, *(pa.field(c.name, arrow_type(c)) for c in CODEC.columns)])
 SELECTION = Selection((r"shop\..*",))
 
 

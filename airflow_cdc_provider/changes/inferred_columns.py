@@ -1,7 +1,8 @@
 """Inferred columns: the top-level fields of documents as columns of a mirror, which evolves with them.
 
-Each top-level field gets a column of the same name, with a type for the types of its values. Types have the
-names that MongoDB uses for ``$type``, plus ``uuid``; the values of JSON have a few of them:
+Each top-level field gets a column, with a type for the types of its values. The column has the field's name
+unless engines could take it for another one (:mod:`.column_names`); it keeps its name for ever. Types have
+the names that MongoDB uses for ``$type``, plus ``uuid``; the values of JSON have a few of them:
 
 =========== ========================================== ====================================================
 family      types                                      column
@@ -17,8 +18,8 @@ any         all others, documents and arrays too       string: canonical Extende
 
 The family is that of the majority of values in the first batch with the field, and never changes. A value
 that its column can't hold exactly is stored in the column :data:`REST`, under its field's name: values of
-other families, numbers that the type can't hold, and fields without a column (names that some engines reject,
-more fields than the limit). So each value is in its column or in the rest.
+other families, numbers that the type can't hold, and fields without a column (names that some catalogs
+reject, more fields than the limit). So each value is in its column or in the rest.
 
 Types are only widened. ``int`` to ``bigint`` is a change of metadata; any other widening replaces the column
 and rewrites all rows from the documents that the mirror stores as BSON. So, except for the choice of
@@ -27,14 +28,13 @@ families, a mirror is the same as if all its documents had been known from the s
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from airflow_cdc_provider.changes.column_names import PREFIX, RESERVED, TakenNames
+from airflow_cdc_provider.changes.column_names import TakenNames, column_names
 
 REST: Final = "_rest"
 """Column for the remaining values: a document in canonical Extended JSON, null if there are none."""
@@ -84,7 +84,9 @@ _ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "json": pa.string(),
 }
-_NAME: Final = re.compile(r"[\w$@#-]([\w$@# -]{0,126}[\w$@#-])?")
+_LONGEST_NAME: Final = 128
+"""Catalogs limit the names of columns, Glue to 255 characters; keys that are data can be longer."""
+_LAKE_NAMES: Final = "lake_names"
 
 
 def counts_batch(counts: Iterable[tuple[str, str, int, int]], *, whole: bool) -> pa.RecordBatch:
@@ -98,14 +100,16 @@ class InferredField:
     """A field with a column.
 
     Args:
-        name: Name of the field and of the column.
+        name: Name of the field.
         family: The column's family of types.
         types: Names of all types of the field's values, sorted.
+        column: Name of the column.
     """
 
     name: str
     family: Family
     types: tuple[str, ...]
+    column: str
 
     @property
     def type_name(self) -> str:
@@ -151,8 +155,12 @@ class InferredColumns:
     @classmethod
     def from_memory(cls, memory: Mapping[str, Any]) -> InferredColumns:
         """Create from the result of :meth:`to_memory`."""
+        names = memory.get(_LAKE_NAMES, {})
         return cls(
-            tuple(InferredField(name, family, tuple(types)) for name, family, types in memory["fields"]),
+            tuple(
+                InferredField(name, family, tuple(types), names.get(name, name))
+                for name, family, types in memory["fields"]
+            ),
             memory["left_out"],
             frozenset(memory.get("replaced", ())),
             memory.get("rows_to_rewrite", ""),
@@ -167,6 +175,8 @@ class InferredColumns:
             "left_out": self.left_out,
             "declared": [list(one) for one in self.declared],
         }
+        if names := {one.name: one.column for one in self.fields if one.column != one.name}:
+            found[_LAKE_NAMES] = names
         if self.replaced:
             found["replaced"] = sorted(self.replaced)
         if self.rows_to_rewrite:
@@ -177,34 +187,46 @@ class InferredColumns:
         """Return the columns without pending changes, for when all rows have them."""
         return replace(self, replaced=frozenset(), rows_to_rewrite="")
 
-    def with_declared(self, declared: Mapping[str, str]) -> InferredColumns:
-        """Return these columns for a new set of declared columns, which take precedence over equal names.
+    def with_declared(self, declared: Mapping[str, str], reserved: Iterable[str]) -> InferredColumns:
+        """Return these columns for a new set of declared columns.
 
-        Columns whose declaration changed or was removed are re-created; a field of such a column is stored in
-        the rest until the next change with that field.
+        A field that a declared column holds has no inferred one. An inferred column gets another name if a
+        declared one has its name. Columns whose declaration changed or was removed are re-created; a field of
+        such a column is stored in the rest until the next change with that field.
+
+        Args:
+            declared: Name and declaration of each declared column.
+            reserved: Names that inferred columns don't get.
         """
         now = tuple(sorted(declared.items()))
         if now == self.declared:
             return self
-        names = TakenNames(declared)
-        dropped = {one.name for one in self.fields if names.clashes(one.name)}
+        held = _held(now)
+        left = [one for one in self.fields if one.name not in held]
+        taken = TakenNames(declared)
+        kept = {one.name: one.column for one in left if not taken.clashes(one.column)}
+        names = column_names((one.name for one in left), kept, [*reserved, *declared])
+        dropped = {one.column for one in self.fields if one.name in held or one.name not in kept}
         outdated = {name for name, text in self.declared if declared.get(name) != text}
         return replace(
             self,
-            fields=tuple(one for one in self.fields if one.name not in dropped),
+            fields=tuple(replace(one, column=names[one.name]) for one in left),
             left_out=self.left_out or bool(outdated),
             replaced=self.replaced | dropped | outdated,
             rows_to_rewrite="all",
             declared=now,
         )
 
-    def learn(self, counts: pa.Table, reserved: Collection[str], most: int) -> InferredColumns:
+    def learn(
+        self, counts: pa.Table, reserved: Iterable[str], most: int, hidden: Set[str] = frozenset()
+    ) -> InferredColumns:
         """Return the columns extended by the fields of further documents.
 
         Args:
             counts: Counts of their top-level fields, of :data:`FIELD_COUNTS`; those of one field are summed.
-            reserved: Names that columns must not have, in any case.
+            reserved: Names that inferred columns don't get, in addition to those of declared columns.
             most: Maximum number of columns.
+            hidden: Fields that get no column, in addition to those that declared columns hold.
         """
         sums: dict[str, dict[str, int]] = {}
         first_indexes: dict[str, int] = {}
@@ -221,19 +243,20 @@ class InferredColumns:
             new = replace(old, types=tuple(sorted({*old.types, *sums.get(old.name, ())})))
             before, after = old.type_name, new.type_name
             if before != after and (before, after) != ("int", "bigint"):
-                replaced.add(old.name)
+                replaced.add(old.column)
             fields.append(new)
-        taken = TakenNames([*RESERVED, *reserved, *known], PREFIX)
         left_out = self.left_out or not whole
-        for name in sorted(sums.keys() - known.keys(), key=lambda name: (first_indexes[name], name)):
-            found = infer_field(name, sums[name])
-            if found is None or taken.clashes(name) or not _NAME.fullmatch(name):
-                continue
-            if len(fields) >= most:
-                left_out = True
-                continue
-            taken.take(name)
-            fields.append(found)
+        hidden = hidden | _held(self.declared)
+        new_names = sorted(sums.keys() - known.keys() - hidden, key=lambda name: (first_indexes[name], name))
+        found = [one for name in new_names if _fits_catalogs(name) and (one := infer_field(name, sums[name]))]
+        room = max(most - len(fields), 0)
+        left_out = left_out or len(found) > room
+        fields += found[:room]
+        names = column_names(
+            (one.name for one in fields),
+            {one.name: one.column for one in self.fields},
+            [*reserved, *(name for name, _ in self.declared)],
+        )
         rows_to_rewrite = self.rows_to_rewrite
         if replaced:
             rows_to_rewrite = "all"
@@ -241,7 +264,7 @@ class InferredColumns:
             rows_to_rewrite = rows_to_rewrite or "rest"
         return replace(
             self,
-            fields=tuple(fields),
+            fields=tuple(replace(one, column=names[one.name]) for one in fields),
             left_out=left_out,
             replaced=frozenset(replaced),
             rows_to_rewrite=rows_to_rewrite,
@@ -250,14 +273,14 @@ class InferredColumns:
     def findings(self) -> list[str]:
         """Return a message for each field whose values are of several families."""
         return [
-            f"{one.name} is {one.type_name}; values of type {', '.join(one.strays)} are in {REST}"
+            f"{one.column} is {one.type_name}; values of type {', '.join(one.strays)} are in {REST}"
             for one in self.fields
             if one.strays
         ]
 
 
 def infer_field(name: str, counts: Mapping[str, int]) -> InferredField | None:
-    """Return a field with the family of most values; None if all values are null.
+    """Return a field with the family of most values, in a column of its name; None if all values are null.
 
     Args:
         name: The field's name.
@@ -272,4 +295,15 @@ def infer_field(name: str, counts: Mapping[str, int]) -> InferredField | None:
         return None
     order: list[Family] = [*_FAMILIES, _OTHERS]  # the first one on a tie
     family = min(sums, key=lambda family: (-sums[family], order.index(family)))
-    return InferredField(name, family, tuple(sorted(counts)))
+    return InferredField(name, family, tuple(sorted(counts)), name)
+
+
+def _held(declared: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the fields that declared columns hold as a whole; a path with dots leads into one."""
+    paths = (text.strip().partition(" ")[0] for _, text in declared)
+    return frozenset(path for path in paths if "." not in path)
+
+
+def _fits_catalogs(name: str) -> bool:
+    r"""Return whether a column may have a name: ``\0`` ends names in C, U+FFFD replaces what isn't UTF-8."""
+    return len(name) <= _LONGEST_NAME and not {"\0", "\ufffd"} & set(name)

@@ -46,7 +46,8 @@ def check(args: Namespace) -> None:
         source.close()
     if args.lake:
         findings += _check_lake(connector)
-    for finding in sorted(findings, key=lambda finding: ("ok", "warning", "error").index(finding.level)):
+    levels = ("ok", "note", "warning", "error")
+    for finding in sorted(findings, key=lambda finding: levels.index(finding.level)):
         remedy = f". {finding.remedy}" if finding.remedy else ""
         sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
     if any(finding.level == "error" for finding in findings):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class CdcCheckOperator(ConnectorOperator):
     """Verifies a connector's source: connectivity, permissions, CDC enabled, retention.
 
-    Warnings are logged; errors fail the task without retries, all in one message. XCom: ``ok``, ``warning``,
-    ``error``, each a list of messages.
+    Warnings are logged; errors fail the task without retries, all in one message. XCom: ``ok``, ``note``,
+    ``warning``, ``error``, each a list of messages.
 
     Args:
         connector: The connector, its declaration as a mapping, or the path of its YAML file (templated).
@@ -43,11 +43,11 @@ class CdcCheckOperator(ConnectorOperator):
             findings = check_connector(connector, source)
         finally:
             source.close()
-        seen: dict[str, list[str]] = {"ok": [], "warning": [], "error": []}
+        seen: dict[str, list[str]] = {"ok": [], "note": [], "warning": [], "error": []}
         for finding in findings:
             text = f"{finding.subject}: {finding.message}"
             seen[finding.level].append(f"{text}. {finding.remedy}" if finding.remedy else text)
-        for text in seen["ok"]:
+        for text in (*seen["ok"], *seen["note"]):
             self.log.info("%s", text)
         for text in seen["warning"]:
             self.log.warning("%s", text)

@@ -16,15 +16,17 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.lake.iceberg import IcebergLake
-from airflow_cdc_provider.lake.mirror import require_distinct_names
+from airflow_cdc_provider.lake.mirror import CDC_COLUMN, require_distinct_names
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.findings import listed
 
 
 def check_lake(run: Run) -> JobResult:
     """Commit a row to a table of its own, read it and drop the table; compare mirrors with the declaration.
 
-    The findings also name the tables that the next capture finds selected again.
+    The findings also name the tables that are no longer selected, and those that the next capture finds
+    selected again.
 
     Raises:
         ConfigurationError: The namespace can't be written or read.
@@ -36,7 +38,13 @@ def check_lake(run: Run) -> JobResult:
         for finding in _of_table(run.stores, run.source, table)
     ]
     state = run.stores.changes.state()
-    back = reselected(run.stores, run.source, Progress.from_offset(state.offset), state)
+    progress = Progress.from_offset(state.offset)
+    if left_out := sorted(table for table in progress.snapshots if not run.job.connector.selects(table)):
+        findings.append(
+            f"{listed(left_out)}: captured before, no longer selected; mirrors stay as they are, and a table "
+            "that is selected again is read in full"
+        )
+    back = reselected(run.stores, run.source, progress, state)
     return JobResult(ok=True, findings=(*findings, *back.values()))
 
 
@@ -69,6 +77,15 @@ def _of_table(stores: Stores, source: Source, table: str) -> Iterator[str]:
             "keep the version that they were created with"
         )
     try:
-        require_distinct_names(mirror.name, source.codec(table, mirror.state().memory).mirror_schema())
+        codec = source.codec(table, mirror.state().memory)
+        require_distinct_names(mirror.name, codec.mirror_schema())
     except CdcError as error:
         yield f"{table}: {error}"
+        return
+    kafka = stores.connector.publish.kafka
+    has_events = kafka.enabled and kafka.after_merge and codec.model == "row" and mirror.table.exists()
+    if has_events and mirror.table.read().where(f"{CDC_COLUMN}.state IS NULL").limit(1).count():
+        yield (
+            f"{mirror.name} has rows without the source's own bytes, of an earlier version: they have no "
+            f"events until they change; take a new snapshot of {table}"
+        )

@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
-from airflow_cdc_provider.sources.lake_names import name_findings
+from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.transfer.space import measure
 
 if TYPE_CHECKING:
@@ -255,9 +255,34 @@ def check_tables(
                 "it is selected but doesn't have cdc = true, so it is skipped",
                 f"ALTER TABLE {_cql_name(table)} WITH cdc = true, or exclude it",
             )
+    yield from name_findings({table.full_name: lake_names(table) for table in captured})
+    if counters := [table.full_name for table in captured if table.counter]:
+        yield Finding(
+            "note",
+            "counters",
+            f"{listed(counters)}: the log has the changed partitions, which are read again at the source",
+        )
+    stored = _compact_tables(session)
+    if compact := [table.full_name for table in captured if table.full_name in stored]:
+        yield Finding(
+            "note",
+            "compact storage",
+            f"{listed(compact)}: mirrors have the columns of SELECT *. ALTER TABLE ... DROP COMPACT STORAGE "
+            "changes the key of a table without clustering columns: drop its mirror then, and take a new "
+            "snapshot",
+        )
     for table in captured:
-        yield from name_findings(table.full_name, lake_names(table))
         yield from _check_table(session, schemas, table)
+
+
+def _compact_tables(session: Session) -> frozenset[str]:
+    """Return the tables WITH COMPACT STORAGE."""
+    rows = session.execute("SELECT keyspace_name, table_name, flags FROM system_schema.tables")
+    return frozenset(
+        f"{row.keyspace_name}.{row.table_name}"
+        for row in rows
+        if row.flags is not None and ("compound" not in row.flags or {"dense", "super"} & set(row.flags))
+    )
 
 
 def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iterator[Finding]:
@@ -268,12 +293,6 @@ def _check_table(session: Session, schemas: Schemas, table: TableSchema) -> Iter
             table.full_name,
             "its keyspace has durable_writes = false: writes never reach the commit log",
             f"ALTER KEYSPACE {quote_name(table.keyspace)} WITH durable_writes = true",
-        )
-    if table.counter:
-        yield Finding(
-            "ok",
-            table.full_name,
-            "counters: the log has the changed partitions, which are read again at the source",
         )
     read = [table.full_name]
     if table.liveness_column and table.definition:

@@ -18,13 +18,14 @@ class Finding:
     """One result of :meth:`.source.Source.check`.
 
     Args:
-        level: ``ok``, ``warning`` (capture works, but needs attention) or ``error`` (capture can't work).
+        level: ``ok``, ``note`` (what runs will do in a case that may occur), ``warning`` (capture works, but
+            needs attention) or ``error`` (capture can't work).
         subject: What was checked, in a few words.
         message: The result of the check.
-        remedy: What to do; empty for ``ok``.
+        remedy: What to do; empty if there is nothing to do.
     """
 
-    level: Literal["ok", "warning", "error"]
+    level: Literal["ok", "note", "warning", "error"]
     subject: str
     message: str
     remedy: str = ""

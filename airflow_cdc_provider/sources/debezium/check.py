@@ -6,27 +6,38 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from airflow_cdc_provider.changes.record import QUARANTINE
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_cdc_provider.changes.inferred_columns import FIELD_COUNTS
+from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding, ReadMetrics
+from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
+from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
+from airflow_cdc_provider.sources.debezium.schema_history import TableRows
+from airflow_cdc_provider.sources.findings import name_findings
 
 _MOST_SAMPLED: Final = 20
 _LAST: Final = 3
 """Number of offsets at the end of a partition to sample: the last one may be a transaction marker."""
 
 
-def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: SliceReader) -> list[Finding]:
+def check_topics(
+    settings: ClientSettings, options: DebeziumOptions, reader: SliceReader, form: Form
+) -> list[Finding]:
     """Check the topics. Problems are returned as findings, not raised.
 
     Args:
         settings: Client settings.
         options: The source's options.
         reader: The reader that a capture would use.
+        form: The format of rows in values.
     """
     selects = reader.selects
     cluster = ClusterTopics(settings, options.isolation)
@@ -67,10 +78,12 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
         Finding("ok", "topics", f"{len(topics)} topics, {len(partitions)} partitions, {messages} offsets")
     )
     filled = [one for one in partitions if ends[one] > begins[one]]
+    sampled: list[pa.RecordBatch] = []
     for partition in filled[:_MOST_SAMPLED]:
         first = max(begins[partition], ends[partition] - _LAST)
-        findings += _sample(reader, topics[partition[0]], MessageRange(*partition, first, ends[partition]))
-    return findings
+        last = MessageRange(*partition, first, ends[partition])
+        findings += _sample(reader, topics[partition[0]], last, sampled)
+    return [*findings, *name_findings(_names(sampled, form, options))]
 
 
 def missing_topics(patterns: Sequence[str], topics: Collection[str]) -> list[str]:
@@ -79,8 +92,27 @@ def missing_topics(patterns: Sequence[str], topics: Collection[str]) -> list[str
     return [f"no topic matches {one} of source.topics: nothing is read for it" for one in missing]
 
 
-def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Finding]:
-    """Read the last messages of a partition as a capture would."""
+def _names(
+    sampled: Sequence[pa.RecordBatch], form: Form, options: DebeziumOptions
+) -> dict[str, list[tuple[str, str]]]:
+    """Return the columns of sampled rows by table: their names at the source and in a new mirror."""
+    records = pa.Table.from_batches(sampled, CHANGE_SCHEMA)
+    schemas = records.filter(pc.field("kind") == SCHEMA).to_pylist()
+    names: dict[str, list[tuple[str, str]]] = {}
+    for table in sorted({one["source_table"] for one in schemas}):
+        rows = TableRows.of(table, schemas)
+        codec = DebeziumCodec.of(rows, form, options.advanced.max_inferred_columns, None)
+        own = records.filter((pc.field("kind") == CHANGE) & (pc.field("source_table") == table))
+        tallied = [codec.tally(codec.decode(batch, ()).contributions) for batch in own.to_batches()]
+        inferred = codec.learn(pa.Table.from_batches(tallied, FIELD_COUNTS)).inferred.fields
+        names[table] = [*rows.lake_names.items(), *((one.name, one.column) for one in inferred)]
+    return names
+
+
+def _sample(
+    reader: SliceReader, topic: Topic, last: MessageRange, sampled: list[pa.RecordBatch]
+) -> list[Finding]:
+    """Read the last messages of a partition as a capture would; add the records to a list."""
     options = reader.options
     where = f"partition {last.partition} of topic {last.topic}"
     table = table_of(topic.name) if options.tables_from == "topic" else ""
@@ -91,6 +123,7 @@ def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Findi
         return [
             Finding("error", where, error.message + (f": {error.found}" if error.found else ""), error.remedy)
         ]
+    sampled += batches
     reasons = [
         reason
         for batch in batches

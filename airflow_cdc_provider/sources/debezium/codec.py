@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_cdc_provider.changes.column_names import TakenNames
 from airflow_cdc_provider.changes.contribution import DELETE
 from airflow_cdc_provider.changes.drift import Drift
 from airflow_cdc_provider.changes.fence import Fence
@@ -41,6 +40,7 @@ MEMORY_FORMAT: Final = 1
 
 _PENDING: Final = "pending"
 _INFERRED: Final = "inferred"
+_LAKE_NAMES: Final = "lake_names"
 _TYPES: Final = ("null", "bool", "int", "long", "decimal", "double", "string", "object", "array")
 _KINDS: Final[Mapping[int, int]] = {
     kind: _TYPES.index(name)
@@ -84,16 +84,18 @@ class DebeziumCodec(Codec):
     def of(
         cls, rows: TableRows, form: Form, most_inferred: int, memory: Mapping[str, Any] | None
     ) -> DebeziumCodec:
-        """Build a table's codec, with the inferred columns that its mirror has."""
+        """Build a table's codec, with the inferred columns and the names of columns that its mirror has."""
         known = (memory or {}).get(_INFERRED)
         inferred = InferredColumns.from_memory(known) if known is not None else InferredColumns()
-        taken = TakenNames(rows.columns)
-        dropped = {one.name for one in inferred.fields if taken.clashes(one.name)}
+        renamed = {**(memory or {}).get(_LAKE_NAMES, {}), **{one.name: one.column for one in inferred.fields}}
+        same = {name for name, _ in _columns(memory, "columns") + _columns(memory, _PENDING)}
+        rows = replace(rows, kept={**{name: name for name in same - set(renamed.values())}, **renamed})
+        dropped = [one for one in inferred.fields if one.name in rows.lake_names]
         if dropped:  # a new schema has these columns
             inferred = replace(
                 inferred,
-                fields=tuple(one for one in inferred.fields if one.name not in dropped),
-                replaced=inferred.replaced | dropped,
+                fields=tuple(one for one in inferred.fields if one not in dropped),
+                replaced=inferred.replaced | {one.column for one in dropped},
                 rows_to_rewrite="all",
             )
         return cls(rows.table, rows, form, inferred, most_inferred, memory)
@@ -133,6 +135,8 @@ class DebeziumCodec(Codec):
         found: dict[str, Any] = {"v": MEMORY_FORMAT, "columns": [list(one) for one in self._column_types]}
         if self.rows.plain:
             found[_INFERRED] = self.inferred.applied().to_memory()
+        if names := {name: other for name, other in self.rows.lake_names.items() if name != other}:
+            found[_LAKE_NAMES] = names
         return found
 
     def reserve(self, memory: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -152,6 +156,8 @@ class DebeziumCodec(Codec):
         reserved = {**known, _PENDING: pending}
         if self.rows.plain:
             reserved[_INFERRED] = self.inferred.to_memory()
+        if names := self.remember().get(_LAKE_NAMES):
+            reserved[_LAKE_NAMES] = names
         return None if reserved == memory else reserved
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
@@ -179,8 +185,8 @@ class DebeziumCodec(Codec):
 
     def learn(self, counts: pa.Table) -> DebeziumCodec:
         """Return a codec with columns for the members that :meth:`tally` counted; self if nothing changes."""
-        taken = [REST, *HIDDEN, *self.rows.columns]
-        learned = self.inferred.learn(counts, taken, self.most_inferred)
+        own = self.rows.lake_names
+        learned = self.inferred.learn(counts, (REST, *own.values()), self.most_inferred, own.keys())
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
@@ -193,8 +199,10 @@ class DebeziumCodec(Codec):
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns."""
-        types = {one.name: one.type_name for one in self.inferred.fields}
-        return projection.project(rows.column("state"), self.rows, self._schema, types, self.form.placeholder)
+        inferred = {one.column: one for one in self.inferred.fields}
+        return projection.project(
+            rows.column("state"), self.rows, self._schema, inferred, self.form.placeholder
+        )
 
     def to_json(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield live rows as their original JSON objects."""
@@ -207,7 +215,7 @@ class DebeziumCodec(Codec):
                 f"no row of {self.table} was captured yet", expected="an event with a row"
             )
         fields = [pa.field(name, kind) for name, kind in self.rows.columns.items()]
-        fields += [pa.field(one.name, one.type) for one in self.inferred.fields]
+        fields += [pa.field(one.column, one.type) for one in self.inferred.fields]
         return pa.schema([*fields, pa.field(REST, pa.string())])
 
     @cached_property

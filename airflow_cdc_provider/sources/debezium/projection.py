@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.inferred_columns import InferredField
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of
 from airflow_cdc_provider.formats.byte_kernels import copy
@@ -35,7 +36,7 @@ def project(
     states: pa.Array,
     rows: TableRows,
     schema: pa.Schema,
-    inferred: Mapping[str, str],
+    inferred: Mapping[str, InferredField],
     placeholder: tuple[bytes, ...],
 ) -> pa.RecordBatch:
     """Project states to a mirror's columns.
@@ -46,7 +47,7 @@ def project(
         states: From :func:`.states.write_states`.
         rows: The recorded schemas of the table's rows.
         schema: The mirror's columns; :data:`.connect_schema.REST` is the last one.
-        inferred: Type of each inferred column.
+        inferred: The member of each inferred column.
         placeholder: The spellings of an unavailable value.
 
     Raises:
@@ -80,7 +81,7 @@ def _group(
     name: str,
     texts: pa.Array,
     schema: pa.Schema,
-    inferred: Mapping[str, str],
+    inferred: Mapping[str, InferredField],
     placeholder: tuple[bytes, ...],
 ) -> list[pa.Array]:
     """Project rows of one schema, or without a schema."""
@@ -97,15 +98,14 @@ def _group(
         _require_objects(rows.table, texts)
     columns = [column for column in schema if column.name != REST]
     fields = [rows.fields.get(column.name) for column in columns]
-    sources = [newest.name if newest else column.name for newest, column in zip(fields, columns, strict=True)]
+    sources = [(rows.fields.get(column.name) or inferred[column.name]).name for column in columns]
     index = members.index(sources)
     in_rest = members.values.kinds != NULL
     converted = []
     for column, newest, source, indexes in zip(columns, fields, sources, index, strict=True):
         field = own.field(source) if own is not None else newest
-        array, misfits = _convert(
-            members, indexes, field, inferred.get(column.name, ""), column.type, own is None
-        )
+        plain = inferred.get(column.name) if own is None else None
+        array, misfits = _convert(members, indexes, field, plain, column.type)
         converted.append(array)
         in_rest[indexes[(indexes >= 0) & ~misfits]] = False
     numbers, names = members.numbered
@@ -115,13 +115,18 @@ def _group(
 
 
 def _convert(
-    members: Members, indexes: Ints, field: ConnectField | None, inferred: str, kind: pa.DataType, plain: bool
+    members: Members,
+    indexes: Ints,
+    field: ConnectField | None,
+    inferred: InferredField | None,
+    kind: pa.DataType,
 ) -> Converted:
     values = members.at(indexes)
     if field is not None:
         return fit(*show(members.data, values, field), values, kind)
-    if plain and inferred:
-        return fit(*show_plain(members.data, values, PLAIN_TYPES.get(inferred, inferred)), values, kind)
+    if inferred is not None:
+        name = PLAIN_TYPES.get(inferred.type_name, inferred.type_name)
+        return fit(*show_plain(members.data, values, name), values, kind)
     return pa.nulls(len(indexes), kind), values.present
 
 

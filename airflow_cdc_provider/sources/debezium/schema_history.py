@@ -39,11 +39,13 @@ class TableRows:
         table: ``database.table``.
         schemas: Schemas by name, oldest first.
         plain: Whether there are rows without a schema.
+        kept: The names that columns of the mirror have already, by name at the source.
     """
 
     table: str
     schemas: Mapping[str, ConnectField] = field(default_factory=dict)
     plain: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableRows:
@@ -65,7 +67,8 @@ class TableRows:
     def lake_names(self) -> dict[str, str]:
         """The name in the mirror of each column of a schema."""
         fields = [one for schema in self.schemas.values() for one in schema.fields if one.name not in HIDDEN]
-        return column_names(dict.fromkeys(one.name for one in fields), reserved=(REST,))
+        names = dict.fromkeys(one.name for one in fields)
+        return column_names(names, self.kept, (REST, *self.kept.values()))
 
     @cached_property
     def fields(self) -> dict[str, ConnectField]:

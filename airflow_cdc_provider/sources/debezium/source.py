@@ -113,7 +113,7 @@ class DebeziumSource(Source):
         """Check the brokers, the topics and the last messages of partitions."""
         registry = self._registry_for(RetryTimeouts())
         reader = SliceReader(self._settings, self._options, self._selects, registry=registry)
-        return check_topics(self._settings, self._options, reader)
+        return check_topics(self._settings, self._options, reader, self._form)
 
     def tables(self) -> list[str]:
         """Return the selected tables with captured rows, sorted."""

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.contract import Finding
+from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import SPLIT_SINCE
+from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec, field_counts
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_server, cluster_time
 from airflow_cdc_provider.sources.mongodb.driver.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
 from airflow_cdc_provider.sources.mongodb.records import is_captured
+from airflow_cdc_provider.sources.mongodb.schema_sample import sample_schema
 from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
 
 _OLDEST_SERVER: Final = (4, 4)
@@ -26,7 +30,8 @@ _CAPPED_DELETES_SINCE: Final = (6, 0)
 _IMAGES_SINCE: Final = (6, 0)
 _EXACT_READS_SINCE: Final = (5, 0)
 _SHORT_WINDOW_SECONDS: Final = 3600
-_MAX_NAMES: Final = 10
+_SAMPLED: Final = 100
+_SAMPLE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -261,6 +266,9 @@ def _collections(
     if options.full_document == "post_image" or options.pre_images:
         yield from _images(client, options, captured)
     yield from _readable(client, captured)
+    read = [f.name for f in facts if f.type == "collection" or options.in_batches(f.name)]
+    inferred = [name for name in read if options.infer.includes(name)]
+    yield from name_findings({name: _inferred_names(client, options, name) for name in inferred})
 
 
 def _cursor_indexes(
@@ -320,6 +328,16 @@ def _images(
         ),
         "for each: db.runCommand({collMod: <collection>, changeStreamPreAndPostImages: {enabled: true}})",
     )
+
+
+def _inferred_names(client: MongoClient, options: MongodbOptions, table: str) -> list[tuple[str, str]]:
+    """Return the fields in some documents of a collection, and the names of their inferred columns."""
+    try:
+        found = sample_schema(client, table, size=_SAMPLED, seconds=_SAMPLE_SECONDS, depth=1)
+    except CdcError:
+        return []  # reported as unreadable
+    codec = MongodbCodec.of(table, options).learn(pa.Table.from_batches([field_counts(found.fields)]))
+    return [(one.name, one.column) for one in codec.inferred.fields] if codec.inferred else []
 
 
 def _readable(client: MongoClient, captured: Sequence[CollectionFacts]) -> Iterator[Finding]:
@@ -411,5 +429,4 @@ def _literal_names(options: MongodbOptions, selects: Callable[[str], bool]) -> s
 
 
 def _names(facts: Sequence[CollectionFacts]) -> str:
-    text = ", ".join(f.name for f in facts[:_MAX_NAMES])
-    return text + (f" and {len(facts) - _MAX_NAMES} more" if len(facts) > _MAX_NAMES else "")
+    return listed([f.name for f in facts])

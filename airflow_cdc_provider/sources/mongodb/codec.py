@@ -6,7 +6,7 @@ The row with the greatest version wins as a whole (model ``row``): its state is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -25,9 +25,14 @@ from airflow_cdc_provider.formats.bson import DOCUMENT, find_in_all
 from airflow_cdc_provider.formats.extended_json import JSON_UTIL, MIRROR, write_values
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.contract import Codec, Decoded
-from airflow_cdc_provider.sources.mongodb.decoding.columns import RESERVED, DeclaredColumn, read_located
+from airflow_cdc_provider.sources.mongodb.declared_columns import (
+    OWN_COLUMNS,
+    DeclaredColumn,
+    declared_columns,
+)
+from airflow_cdc_provider.sources.mongodb.decoding.columns import arrow_type, read_located
 from airflow_cdc_provider.sources.mongodb.decoding.decode import FullDocument, decode
-from airflow_cdc_provider.sources.mongodb.decoding.field_tally import TYPE_NAMES, tally_fields
+from airflow_cdc_provider.sources.mongodb.decoding.field_tally import TYPE_NAMES, FieldCount, tally_fields
 from airflow_cdc_provider.sources.mongodb.decoding.patches import apply_patches
 from airflow_cdc_provider.sources.mongodb.decoding.rest import projected_offsets, write_rest
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -69,11 +74,10 @@ class MongodbCodec(Codec):
             memory: The result of :meth:`remember`, None for a new mirror.
 
         Raises:
-            ConfigurationError: A declared column is invalid; or columns are inferred and the mirror was
-                created without them.
+            ConfigurationError: Columns are inferred and the mirror was created without them.
         """
         declared = options.columns.get(table, {})
-        columns = tuple(DeclaredColumn.parse(table, name, text) for name, text in declared.items())
+        columns = declared_columns(table, declared)
         inferred = None
         if options.infer.includes(table):
             if memory is not None and "fields" not in memory:
@@ -86,12 +90,7 @@ class MongodbCodec(Codec):
             if memory is None:
                 inferred = InferredColumns(declared=tuple(sorted(declared.items())))
             else:
-                inferred = InferredColumns.from_memory(memory).with_declared(declared)
-            if reserved := [column.name for column in columns if column.name == REST]:
-                raise ConfigurationError(
-                    f"option source.columns of {table}, column {reserved[0]}: the name is reserved",
-                    expected="a different name: this column stores values that inferred columns can't hold",
-                )
+                inferred = InferredColumns.from_memory(memory).with_declared(declared, OWN_COLUMNS)
         return cls(
             table,
             options.full_document,
@@ -151,15 +150,13 @@ class MongodbCodec(Codec):
             starts = np.where(is_patch, np.where(kinds == DOCUMENT, first, -1), starts)
             ends = np.where(is_patch, last, ends)
         found = tally_fields(data, starts, ends)
-        counts = ((one.path[0], TYPE_NAMES[one.kind], one.count, one.first_index) for one in found.fields)
-        return counts_batch(counts, whole=found.whole)
+        return field_counts(found.fields, whole=found.whole)
 
     def learn(self, counts: pa.Table) -> MongodbCodec:
         """Return a codec with the fields that :meth:`tally` counted; the same one if nothing changes."""
         if self.inferred is None:
             return self
-        reserved = [*RESERVED, REST, *(column.name for column in self.columns)]
-        learned = self.inferred.learn(counts, reserved, self.most_inferred)
+        learned = self.inferred.learn(counts, OWN_COLUMNS, self.most_inferred, hidden={"_id"})
         return self if learned == self.inferred else replace(self, inferred=learned)
 
     def findings(self) -> list[str]:
@@ -180,7 +177,7 @@ class MongodbCodec(Codec):
         if self.document_column != "none":
             metadata = {LAKE_TYPE: b"variant"} if self.document_column == "variant" else None
             fields.append(pa.field("document", pa.string(), metadata=metadata))
-        fields += [pa.field(column.name, column.type) for column in self._typed]
+        fields += [pa.field(column.name, arrow_type(column)) for column in self._typed]
         if self.inferred is not None:
             fields.append(pa.field(REST, pa.string()))
         return pa.schema(fields)
@@ -188,7 +185,7 @@ class MongodbCodec(Codec):
     @cached_property
     def _typed(self) -> tuple[DeclaredColumn, ...]:
         inferred = self.inferred.fields if self.inferred is not None else ()
-        return (*self.columns, *(DeclaredColumn(one.name, (one.name,), one.type_name) for one in inferred))
+        return (*self.columns, *(DeclaredColumn(one.column, (one.name,), one.type_name) for one in inferred))
 
     def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Project live rows to the mirror's columns.
@@ -225,6 +222,12 @@ class MongodbCodec(Codec):
         """Yield live documents as canonical Extended JSON in the format of ``json_util``, one text each."""
         data, starts, ends = binary_buffer(rows.column("state"))
         yield from write_values(data, _kinds(starts), starts, ends, JSON_UTIL).column.to_pylist()
+
+
+def field_counts(fields: Iterable[FieldCount], *, whole: bool = True) -> pa.RecordBatch:
+    """Return the counts of top-level fields as :data:`.FIELD_COUNTS`."""
+    counts = ((one.path[0], TYPE_NAMES[one.kind], one.count, one.first_index) for one in fields)
+    return counts_batch(counts, whole=whole)
 
 
 def _kinds(starts: Ints) -> Ints:

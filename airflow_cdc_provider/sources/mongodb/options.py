@@ -15,6 +15,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.stages import (
     check_stages,
     read_stages,
 )
+from airflow_cdc_provider.sources.mongodb.declared_columns import declared_columns
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
 from airflow_cdc_provider.sources.plugin import SourceOptions
 
@@ -333,8 +334,11 @@ class MongodbOptions(SourceOptions):
         """Validate combinations of options; with scope deployment the target has no effect.
 
         Raises:
-            ConfigurationError: Options contradict each other; the message states the valid combination.
+            ConfigurationError: Options contradict each other; the message states the valid combination. Or a
+                declared column is invalid.
         """
+        for table, declared in self.columns.items():
+            declared_columns(table, declared)
         database, _, collection = self.target.partition(".")
         if self.scope == "database" and (not database or collection):
             raise ConfigurationError(

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from airflow_cdc_provider.changes.column_names import PREFIX, RESERVED, TakenNames
 from airflow_cdc_provider.changes.inferred_columns import InferredField, infer_field
+from airflow_cdc_provider.sources.mongodb.declared_columns import OWN_COLUMNS
 from airflow_cdc_provider.sources.mongodb.decoding.field_tally import (
     TYPE_NAMES,
     FieldCount,
@@ -107,6 +109,7 @@ def describe(sample: SchemaSample) -> Iterator[str]:
         yield f"{_quoted(sample.table)}: {{}}"
         return
     yield f"{_quoted(sample.table)}:"
+    taken = TakenNames([*RESERVED, *OWN_COLUMNS], PREFIX)
     for path, field, counts in _columns(fields, ()):
         if not all(path) or any(set(name) & {".", " "} for name in path):
             yield f"  # {_quoted('.'.join(path))} can't be written as a path; see the column document"
@@ -114,7 +117,7 @@ def describe(sample: SchemaSample) -> Iterator[str]:
         seen = ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda c: -c[1]))
         strays = ", ".join(field.strays)
         conflict = f"; conflict: {strays}" if strays else ""
-        name = _quoted("_".join(path))
+        name = _quoted(taken.add("_".join(path)))
         yield f"  {name}: {_quoted('.'.join(path) + ' ' + field.type_name)}  # {seen}{conflict}"
 
 
@@ -129,7 +132,8 @@ def _columns(
         for one in own:
             if one.path[-1] == name:
                 counts[TYPE_NAMES[one.kind]] = counts.get(TYPE_NAMES[one.kind], 0) + one.count
-        yield (*owner, name), infer_field(name, counts) or InferredField(name, "any", ("null",)), counts
+        only_nulls = InferredField(name, "any", ("null",), name)
+        yield (*owner, name), infer_field(name, counts) or only_nulls, counts
         yield from _columns(fields, (*owner, name))
 
 

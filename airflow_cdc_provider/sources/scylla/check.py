@@ -12,7 +12,7 @@ from airflow_cdc_provider.sources.cql.connection import consistency_level, drive
 from airflow_cdc_provider.sources.cql.lake_names import lake_names
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
-from airflow_cdc_provider.sources.lake_names import name_findings
+from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
@@ -83,8 +83,7 @@ def check_cluster(
         )
         return
     yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
-    for table in tables:
-        yield from name_findings(table, lake_names(cluster.schemas.tables[table]))
+    yield from name_findings({table: lake_names(cluster.schemas.tables[table]) for table in tables})
     if without_streams:
         yield Finding("warning", "streams", f"{', '.join(without_streams)}: no streams yet")
     yield from check_consistency(options.consistency)
@@ -99,16 +98,19 @@ def check_cluster(
     yield from check_unreported_options(logged, options.advanced.schema_keyspace)
     yield from check_logs(logged, options.confidence_window_seconds)
     yield from check_images(logged, images)
+    renamed = []
     for table, option in logged.items():
         kept_us = cluster.now_us - option.ttl_seconds * SECOND_US if option.ttl_seconds else 0
         if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > kept_us:
-            yield Finding(
-                "warning",
-                table,
-                "a key column was renamed: changes from before that no longer have its value in the log. "
-                "Those that weren't captured by then are quarantined; the next run reads the table in full",
-                "none needed; before the next rename, let a run capture all changes",
-            )
+            renamed.append(table)
+    if renamed:
+        yield Finding(
+            "warning",
+            "renamed keys",
+            f"a key column of {listed(renamed)} was renamed: the log has lost its value in changes from "
+            "before. Those that aren't captured yet are quarantined, and a run reads the table in full",
+            "none needed; before the next rename, let a run capture all changes",
+        )
 
 
 def release_of(session: Session, keyspace: str = "system") -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Final
 
 from airflow_cdc_provider.changes.column_names import column_names
 from airflow_cdc_provider.exceptions import CdcError, PositionLost
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.lake_names import name_findings
+from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.lake_types import REST
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -42,16 +43,41 @@ _JOURNALS_SINCE: Final = 21
 _CHUNKS_SINCE: Final = 24
 _SHORT_RETENTION_SECONDS: Final = 86_400
 _MAX_LAG_SECONDS: Final = 60
-_MAX_NAMES: Final = 10
 _AGE_TIMEOUT_SECONDS: Final = 3.0
 _FULL_LOAD: Final = 100
 _MINUTE_SECONDS: Final = 60
+_ON_LOST_TABLE: Final = {
+    "fail": "each run fails until an operator intervenes",
+    "fail_once": "the run fails after the other tables, and the next sync reads the table in full",
+    "snapshot": "the same sync reads the table in full",
+    "continue": "its mirror lacks them until the next snapshot",
+}
 _THROTTLER: Final = 8
 """Column of ``SHOW VITESS_REPLICATION_STATUS``: status of the tablet's throttler, as JSON."""
 
 
+@dataclass(frozen=True)
+class SnapshotRules:
+    """When the declaration lets runs take snapshots.
+
+    Args:
+        never: Whether no run takes one by itself.
+        on_lost_table: The effective ``snapshot.on_lost_position`` for single tables.
+    """
+
+    never: bool = False
+    on_lost_table: str = "fail_once"
+
+
+DEFAULT_RULES: Final = SnapshotRules()
+
+
 def check_keyspace(
-    values: ConnectionValues, options: VitessOptions, selects: Callable[[str], bool], offset: Position | None
+    values: ConnectionValues,
+    options: VitessOptions,
+    selects: Callable[[str], bool],
+    offset: Position | None,
+    rules: SnapshotRules = DEFAULT_RULES,
 ) -> list[Finding]:
     """Run all checks, in an order in which the first error tends to explain the others.
 
@@ -60,6 +86,7 @@ def check_keyspace(
         options: The source's options.
         selects: Returns whether ``keyspace.table`` belongs to the capture.
         offset: The stored position; None if there is none yet.
+        rules: When runs take snapshots.
 
     Returns:
         The findings.
@@ -82,7 +109,7 @@ def check_keyspace(
         if _has_errors(findings):
             return findings
         for one in keyspaces:
-            findings += _tables(client, one, selects)
+            findings += _tables(client, one, selects, rules)
             findings += _mysql_servers(client, one, _of_keyspace(offset, one))
         findings += _stream(client, options, offset)
         findings += _first_position(values, client, options)
@@ -248,7 +275,7 @@ def _throttled(status: str) -> str:
 
 
 def _tables(
-    client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool]
+    client: VtgateClient, options: VitessOptions, selects: Callable[[str], bool], rules: SnapshotRules
 ) -> Iterator[Finding]:
     try:
         tables = [table.partition(".")[2] for table in list_tables(client, options, selects)]
@@ -267,22 +294,61 @@ def _tables(
             "check the patterns in tables and exclude_tables: they match keyspace.table",
         )
         return
-    yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
-    for table in tables:
-        renamed = column_names(columns.get(table, ()), reserved=(REST,))
-        yield from name_findings(f"{options.keyspace}.{table}", renamed.items())
+    yield Finding("ok", "tables", f"{len(tables)} selected: {listed(tables)}")
+    yield from name_findings(
+        {
+            f"{options.keyspace}.{table}": column_names(columns.get(table, ()), reserved=(REST,)).items()
+            for table in tables
+        }
+    )
+    yield from _types({table: frozenset(columns.get(table, {}).values()) for table in tables}, rules)
     if homes:
         yield Finding(
-            "ok",
+            "note",
             "reference tables",
-            f"{_names(sorted(homes))}: all shards have the same rows, {min(homes.values())} is read",
+            f"{listed(sorted(homes))}: all shards have the same rows, {min(homes.values())} is read",
         )
     if keyless:
         yield Finding(
             "warning",
             "keys",
-            f"tables without a primary key can't be mirrored incrementally: {_names(keyless)}",
+            f"tables without a primary key can't be mirrored incrementally: {listed(keyless)}",
             "add a primary key, exclude them, or let each run read them in full",
+        )
+
+
+def _types(types: Mapping[str, Set[str]], rules: SnapshotRules) -> Iterator[Finding]:
+    """Report what runs do with types and statements that the stream can't represent.
+
+    Args:
+        types: The types of the columns by table.
+        rules: When runs take snapshots.
+    """
+    if documents := [table for table, own in types.items() if "json" in own]:
+        effect = "keeps its text in _rest" if rules.never else "reads the table again in full"
+        yield Finding(
+            "note",
+            "JSON",
+            f"{listed(documents)}: VTGate's stream breaks values with BIT or binary members; each run that "
+            f"captures one {effect}",
+        )
+    if enums := [table for table, own in types.items() if own & {"enum", "set"}]:
+        outcome = _ON_LOST_TABLE[rules.on_lost_table]
+        if rules.never and rules.on_lost_table in ("fail_once", "snapshot"):
+            outcome = "the run fails, and the table needs a snapshot on request (snapshot.mode is never)"
+        yield Finding(
+            "note",
+            "ENUM and SET",
+            f"{listed(enums)}: if such a column is altered or dropped while changes from before aren't "
+            f"captured, tablets can't read these, and {outcome}",
+            "before such a statement, let a run capture all changes",
+        )
+    if rules.never:
+        yield Finding(
+            "note",
+            "added columns",
+            "snapshot.mode is never: a column that is added with a default that MySQL converts or computes "
+            "is null in existing rows until a snapshot of the table is requested",
         )
 
 
@@ -431,8 +497,3 @@ def _duration(seconds: int) -> str:
     if not days and rest < _MINUTE_SECONDS:
         return f"{rest} s"
     return f"{days} d {rest // 3600} h" if days else f"{rest // 3600} h {rest % 3600 // 60} min"
-
-
-def _names(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_MAX_NAMES])
-    return listed + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

@@ -35,9 +35,11 @@ class _VitessPlugin(SourcePlugin):
 
     def source(self, connector: Connector, connection: Mapping[str, Any]) -> Source:
         """Build the connector's source; see :meth:`.plugin.SourcePlugin.source`."""
+        from airflow_cdc_provider.sources.vitess.check import SnapshotRules
         from airflow_cdc_provider.sources.vitess.source import VitessSource
 
-        return VitessSource(options_of(connector, VitessOptions), connection, connector.selects)
+        rules = SnapshotRules(connector.snapshot.mode == "never", connector.lost_position_action(hole=True))
+        return VitessSource(options_of(connector, VitessOptions), connection, connector.selects, rules)
 
     def events(self) -> SourceEvents:
         """Return the builder of the source's events."""

@@ -23,7 +23,7 @@ from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, Re
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.capture import ChangeStream
-from airflow_cdc_provider.sources.vitess.check import check_keyspace
+from airflow_cdc_provider.sources.vitess.check import DEFAULT_RULES, SnapshotRules, check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
@@ -72,14 +72,20 @@ class VitessSource(Source):
         options: The source's options.
         connection: Values of the Airflow connection: host, port, login, password, extra.
         selects: Returns whether ``keyspace.table`` belongs to the capture.
+        rules: When runs take snapshots; for :meth:`check`.
     """
 
     has_schema_history = True
     planned_ranges = PlannedRanges({"shard": SnapshotRange})
 
     def __init__(
-        self, options: VitessOptions, connection: Mapping[str, Any], selects: Callable[[str], bool]
+        self,
+        options: VitessOptions,
+        connection: Mapping[str, Any],
+        selects: Callable[[str], bool],
+        rules: SnapshotRules = DEFAULT_RULES,
     ) -> None:
+        self._rules = rules
         self._options = options
         self._connection = connection
         self._selects = Selects(options.keyspace, selects)
@@ -163,7 +169,7 @@ class VitessSource(Source):
     def check(self, offset: Offset | None = None) -> list[Finding]:
         """Verify VTGate, shards, tablets, tables and binlogs, and the stored offset if there is one."""
         position = Position.from_offset(offset) if offset is not None else None
-        return check_keyspace(self._values, self._options, self._selects, position)
+        return check_keyspace(self._values, self._options, self._selects, position, self._rules)
 
     def tables(self) -> list[str]:
         """List the selected tables, ``keyspace.table``, sorted."""

@@ -146,8 +146,8 @@ def require_binlogs_retained(
         )
 
 
-def columns_of_tables(client: VtgateClient, target: str, seconds: float) -> dict[str, list[str]]:
-    """Return the names of the columns of all tables of a keyspace, in order.
+def columns_of_tables(client: VtgateClient, target: str, seconds: float) -> dict[str, dict[str, str]]:
+    """Return the columns of all tables of a keyspace, in order: name and type, without its arguments.
 
     Args:
         client: The client.
@@ -155,14 +155,14 @@ def columns_of_tables(client: VtgateClient, target: str, seconds: float) -> dict
         seconds: Timeout.
     """
     rows = client.execute(
-        "SELECT table_name, column_name FROM information_schema.columns "
+        "SELECT table_name, column_name, data_type FROM information_schema.columns "
         "WHERE table_schema = database() ORDER BY table_name, ordinal_position",
         target,
         seconds,
     ).texts()
-    found: dict[str, list[str]] = {}
-    for table, column in rows:
-        found.setdefault(str(table), []).append(str(column))
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        found.setdefault(str(table), {})[str(column)] = str(kind).lower()
     return found
 
 

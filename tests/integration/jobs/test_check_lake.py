@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.iceberg import IcebergLake
+from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.shop import Shop
 
 pytestmark = pytest.mark.integration
@@ -32,3 +35,26 @@ def test_a_lake_is_written_and_read_and_nothing_stays(
     monkeypatch.setattr(IcebergLake, "create_namespace", lambda self, name: None)
     with pytest.raises(ConfigurationError, match=r"can't be created, written, read and dropped: found"):
         shop.stage("check_lake")
+
+
+def test_tables_without_runs_and_rows_without_events_are_findings(
+    spark: SparkSession, warehouse: Path, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    del warehouse
+    shop: dict[str, Any] = {
+        "name": f"mongo_{database.name}",
+        "source": {"type": "mongodb"},
+        "tables": [rf"{database.name}\..*"],
+        "lake": {"catalog": "lake", "namespace": database.name},
+    }
+    database.kept.insert_one({"_id": 1})
+    database.left.insert_one({"_id": 1})
+    assert run_stage("sync", shop, connection).ok
+    shop["publish"] = {"kafka": {"connection": "kafka", "mode": "after_merge"}}
+    assert run_stage("check_lake", shop, connection).findings == ()
+
+    spark.sql(f"UPDATE lake.{database.name}.{database.name}_kept SET _cdc.state = NULL")
+    shop["tables"] = [rf"{database.name}\.kept"]
+    (without, left) = run_stage("check_lake", shop, connection).findings
+    assert "_kept has rows without the source's own bytes" in without
+    assert left.startswith(f"{database.name}.left: captured before, no longer selected")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bson
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, json_util
+from pyiceberg.table import StaticTable
 
-from airflow_cdc_provider.changes.inferred_columns import REST
+from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns
+from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.lake.mirror import Mirror
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
@@ -41,6 +44,12 @@ def column_types(spark: SparkSession, database: str) -> dict[str, str]:
     return {field.name: field.dataType.simpleString() for field in fields}
 
 
+def columns_of_fields(spark: SparkSession, database: str) -> dict[str, str]:
+    memory = Mirror(IcebergLake(spark, "lake"), f"{database}.{database}_things").state().memory
+    assert memory is not None
+    return {one.name: one.column for one in InferredColumns.from_memory(memory).fields}
+
+
 def is_json(stored: Any, value: Any) -> bool:
     plain = isinstance(value, str | ObjectId | Binary)
     return isinstance(stored, str) and (not plain or stored.startswith(("{", "[", '"')))
@@ -49,6 +58,7 @@ def is_json(stored: Any, value: Any) -> bool:
 def assert_no_value_is_lost(spark: SparkSession, collection: Any) -> None:
     """Each value of each document is in its column, exactly, or in the rest, exactly."""
     rows = mirror_rows(spark, collection.database.name)
+    columns = columns_of_fields(spark, collection.database.name)
     options = json_util.JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=True)
     for document in collection.find():
         row = rows.pop(json_util.dumps(document["_id"], json_options=options))
@@ -56,7 +66,7 @@ def assert_no_value_is_lost(spark: SparkSession, collection: Any) -> None:
         for name, value in document.items():
             if name == "_id":
                 continue
-            stored = row.get(name)
+            stored = row.get(columns.get(name, name))
             assert (name in rest) == (stored is None and value is not None), (name, value, row)
             if name in rest:
                 assert bson.encode({"v": rest[name]}) == bson.encode({"v": value})
@@ -98,6 +108,7 @@ def test_inferred_columns_grow_with_the_documents_and_lose_no_value(
         "amount": "int",
         "name": "string",
         "tags": "string",
+        "a.b": "string",
         "data": "binary",
         "owner": "string",
         REST: "string",
@@ -128,6 +139,71 @@ def test_inferred_columns_grow_with_the_documents_and_lose_no_value(
     assert (fourth.rows_written, fourth.rows_removed) == (0, 1), "nothing else is written again"
     assert run_stage("verify", shop, connection).ok
     assert third.mirror_rows == 4
+
+
+def read_by_other_engines(
+    warehouse: Path, database: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a mirror's rows as PyIceberg and as DuckDB read them."""
+    metadata = max(
+        (warehouse / database / f"{database}_things" / "metadata").glob("v*.metadata.json"),
+        key=lambda path: int(path.name[1:].split(".")[0]),
+    )
+    scan = StaticTable.from_metadata(str(metadata)).scan()
+    own = [name for name in scan.to_arrow().column_names if name not in ("_cdc", "document")]
+    quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in own)
+    by_duckdb = scan.to_duckdb("mirror").sql(f"SELECT {quoted} FROM mirror")
+    return scan.to_arrow().select(own).to_pylist(), by_duckdb.to_arrow_table().to_pylist()
+
+
+def test_fields_whose_names_engines_confuse_have_columns_that_all_of_them_read(
+    spark: SparkSession, warehouse: Path, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    """A column keeps the name that it got first, whatever documents and names come later."""
+    shop = declaration(database.name)
+    chance = random.Random(11)
+    batches: list[list[dict[str, Any]]] = [
+        [{"_id": 1, "name": 1, "a": 2, "document": 3, "é": 4}],
+        [{"_id": 2, "NAME": 5, "a.b": 6, "name": 7, "NAME__2": 8}, {"_id": 3, "_file": 9, "_cdc": 10}],
+        [{"_id": 4, "Name": 11, "_rest": 12, "É": 13, "zip-code": 14, "a`b": 15, 'a"b': 16, "": 17}],
+    ]
+    for first in (5, 15):
+        batch = []
+        for key in range(first, first + 10):
+            names = {"".join(chance.choices("aAbB1_. -é\n`", k=chance.randrange(4))) for _ in range(6)}
+            batch.append({"_id": key, **dict.fromkeys(names, key)})
+        batches.append(batch)
+    columns: dict[str, str] = {}
+    for batch in batches:
+        database.things.insert_many(batch)
+        (outcome,) = run_stage("sync", shop, connection).tables
+        assert not outcome.error
+        found = columns_of_fields(spark, database.name)
+        assert {name: found[name] for name in columns} == columns
+        columns = found
+    assert (
+        columns
+        | {
+            "name": "name",
+            "NAME": "NAME__2",
+            "NAME__2": "NAME__2__2",
+            "Name": "Name__3",
+            "a": "a",
+            "a.b": "a_b",
+            "É": "É__2",
+            "_file": "_file__2",
+        }
+        == columns
+    )
+    documents = {document["_id"]: document for batch in batches for document in batch}
+    by_spark = list(mirror_rows(spark, database.name).values())
+    for rows in (by_spark, *read_by_other_engines(warehouse, database.name)):
+        assert len(rows) == len(documents)
+        for row in rows:
+            document = documents[int(json.loads(row["_id"])["$numberInt"])]
+            shown = {name: row[column] for name, column in columns.items() if row[column] is not None}
+            assert {"_id": document["_id"], **shown} == document
+    assert run_stage("verify", shop, connection).ok
 
 
 def test_random_documents_stay_whole_while_columns_grow(

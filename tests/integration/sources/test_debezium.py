@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from contextlib import closing
@@ -19,7 +20,7 @@ from server_kit import KafkaServer
 from tests.integration.jobs.debezium_mirrors import expected, send
 from tests.integration.jobs.debezium_workload import Workload
 from tests.integration.sources.debezium_sources import batches, merged, source_of
-from tests.unit.sources.debezium.debezium_messages import Table, everything, feed_of
+from tests.unit.sources.debezium.debezium_messages import Table, column, event, everything, feed_of, framed
 
 pytestmark = pytest.mark.integration
 
@@ -175,6 +176,21 @@ def test_check_reports_which_topics_can_and_can_not_be_read(kafka_server: KafkaS
         assert [finding.level for finding in source.check()] == ["ok", "error"]
         with pytest.raises(ConfigurationError, match="no topic is selected"):
             source.head()
+
+
+def test_check_names_columns_whose_names_change(kafka_server: KafkaServer) -> None:
+    for name in ("plain", "whole"):
+        kafka_server.create_topic(f"dzn.shop.{name}")
+    row = {"id": 1, "a.b": 1, "a": {"b": 2}, "name": "x", "NAME": "y"}
+    send(kafka_server, [("dzn.shop.plain", 0, b'{"id":1}', json.dumps(event("c", None, row)).encode())])
+    fields = [column(name, "int32") for name in ("id", "_file", "ID")]
+    whole = framed(event("c", None, {"id": 1, "_file": 2, "ID": 3}), fields)
+    send(kafka_server, [("dzn.shop.whole", 0, b'{"id":1}', json.dumps(whole).encode())])
+    with closing(source_of(kafka_server, r"dzn\..*")) as source:
+        (names,) = (finding for finding in source.check() if finding.level != "ok")
+    assert names.message.endswith(
+        "shop.plain: a is a__2, NAME is NAME__2; shop.whole: _file is _file__2, ID is ID__2"
+    )
 
 
 def test_brokers_that_do_not_answer_are_a_reason_to_come_again() -> None:

@@ -19,7 +19,12 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.mongodb.change_stream import backlog
 from airflow_cdc_provider.sources.mongodb.change_stream.backlog import OplogSample
-from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced, MongodbOptions, MongodbStream
+from airflow_cdc_provider.sources.mongodb.options import (
+    MongodbAdvanced,
+    MongodbInference,
+    MongodbOptions,
+    MongodbStream,
+)
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 from airflow_cdc_provider.sources.mongodb.reader import TimeSlice
 from airflow_cdc_provider.sources.mongodb.selection import Selection
@@ -432,6 +437,13 @@ def test_what_cannot_be_captured_as_configured_is_reported(
         assert found["collections warning"].message == f"not found: {name}.missing"
         assert "pre- and post-images ok" not in found
         assert f"{name}.plain" in findings(pre_images=True)["pre- and post-images warning"].message
+        database.plain.insert_one({"name": 1, "a.b": 2, "NAME": 3, "a": {"b": 4}})
+        database.images.insert_one({"document": 5, "name": 6})
+        assert "names warning" not in findings()
+        names = findings(infer=MongodbInference((rf"{name}\..*",)))["names warning"].message
+        assert names.endswith(
+            f"{name}.images: document is document__2; {name}.plain: NAME is NAME__2, a is a__2"
+        )
         assert "collMod" in findings(full_document="post_image")["pre- and post-images error"].remedy
         database.plain.create_index([("at", -1), ("n", 1)])
         by_field = {f"{name}.plain": "at", f"{name}.images": "n", f"{name}.series": "t", f"{name}.view": "at"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, VitessStream
 from airflow_cdc_provider.sources.vitess.source import VitessSource
 from airflow_cdc_provider.sources.vitess.tablets import list_tablets
@@ -55,6 +57,36 @@ def test_each_missing_prerequisite_is_reported_with_a_remedy(vitess_server: Vite
         wanting = source(vitess_server, tables=tables, **{"keyspace": "shop", **options})
         assert reported in findings(wanting.check())[subject]
         wanting.close()
+
+
+def test_types_and_names_with_consequences_are_one_finding_each(vitess_server: VitessServer) -> None:
+    for table in ("chk_odd1", "chk_odd2"):
+        vitess_server.define(
+            "lookup",
+            f"CREATE TABLE {table} (id int PRIMARY KEY, j json, e enum('a'), _pos int, `a.b` int, a int)",
+        )
+    for mode, outcome in (("never", "needs a snapshot on request"), ("when_needed", "the same sync reads")):
+        connector = Connector.from_dict(
+            {
+                "name": "odd",
+                "source": {"type": "vitess", "keyspace": "lookup"},
+                "tables": [r"lookup\.chk_odd."],
+                "snapshot": {"mode": mode},
+            }
+        )
+        with closing(source_plugin("vitess").source(connector, vitess_server.connection)) as source:
+            found = {f.subject: f.message for f in source.check() if f.level != "ok"}
+        assert set(found) == {
+            "JSON",
+            "ENUM and SET",
+            "names",
+            *(["added columns"] if mode == "never" else []),
+        }
+        changed = "_pos is _pos__2, a is a__2"
+        assert found["names"].endswith(f"lookup.chk_odd1: {changed}; lookup.chk_odd2: {changed}")
+        assert found["JSON"].startswith("chk_odd1, chk_odd2: ")
+        assert found["ENUM and SET"].startswith("chk_odd1, chk_odd2: ")
+        assert outcome in found["ENUM and SET"]
 
 
 def test_unreachable_server_and_wrong_files_are_findings(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, ObjectId, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.column_names import clashing_column
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA, ROW, UPSERT
 from airflow_cdc_provider.changes.drift import NO_DRIFT
 from airflow_cdc_provider.changes.inferred_columns import REST, InferredColumns
@@ -104,23 +106,67 @@ def test_a_value_that_its_column_does_not_hold_is_stored_in_the_rest() -> None:
     ]
 
 
-def test_names_that_no_column_can_have_are_stored_in_the_rest() -> None:
-    document = {
-        "_id": 1,
-        "a": 1,
-        "A": 2,
-        "a.b": 3,
-        "": 4,
-        "document": 5,
-        "_cdc_x": 6,
-        "_rest": 7,
-        "$x": 8,
-        "é 1": 9,
-    }
+def columns(of: MongodbCodec) -> dict[str, str]:
+    """Return the column of each field."""
+    assert of.inferred is not None
+    return {one.name: one.column for one in of.inferred.fields}
+
+
+def test_names_that_engines_confuse_have_columns_of_other_names() -> None:
+    names = ["a", "A", "a.b", "", "document", "_ID", "_cdc_x", "_rest", "_file", "$x", "é 1", "`"]
+    document = {"_id": 1, **{name: number for number, name in enumerate(names)}}
     of = learned(codec(), document)
     (row,) = rendered(of, document)
-    assert list(types(of)) == ["a", "$x", "é 1"]
-    assert set(json.loads(row[REST])) == {"A", "a.b", "", "document", "_cdc_x", "_rest"}
+    assert list(columns(of).items()) == [
+        ("a", "a"),
+        ("A", "A__2"),
+        ("a.b", "a_b"),
+        ("", "_"),
+        ("document", "document__2"),
+        ("_ID", "_ID__2"),
+        ("_cdc_x", "x_cdc_x"),
+        ("_rest", "_rest__2"),
+        ("_file", "_file__2"),
+        ("$x", "$x"),
+        ("é 1", "é 1"),
+        ("`", "`"),
+    ]
+    assert [row[column] for column in columns(of).values()] == list(range(len(names)))
+    assert row[REST] is None
+
+
+def test_names_that_catalogs_reject_are_stored_in_the_rest() -> None:
+    document = raw_document(
+        raw_element(16, "x" * 129, b"\1\0\0\0"),
+        b"\x10\xff\0\2\0\0\0",
+        raw_element(16, "y" * 128, b"\3\0\0\0"),
+    )
+    of = learned(codec(), document)
+    (row,) = rendered(of, document)
+    assert list(columns(of)) == ["y" * 128]
+    assert len(json.loads(row[REST])) == 2
+
+
+NAMES = st.text("aAbB1_.-x26eäÄİ\u0131Kk`\n", max_size=4)
+
+
+@given(st.lists(st.lists(NAMES, unique=True, max_size=5), min_size=1, max_size=5), st.randoms())
+def test_a_column_keeps_its_name_whatever_documents_come_later(
+    batches: list[list[str]], chance: random.Random
+) -> None:
+    """The codec is re-created from its memory for each batch, as by runs, or by one after a kill."""
+    of, before = codec(), dict[str, str]()
+    for names in batches:
+        of = learned(of, *({name: 1} for name in chance.sample(names, len(names))))
+        now = columns(of)
+        assert {name: now[name] for name in before} == before
+        assert now.keys() == before.keys() | set(names)
+        assert clashing_column(of.mirror_schema()) == ""
+        (row,) = rendered(of, {name: number for number, name in enumerate(names)})
+        assert [row[now[name]] for name in names] == list(range(len(names)))
+        before = now
+        assert of.inferred is not None
+        of = codec(chance.choice([of.remember(), of.inferred.to_memory()]))
 
 
 def test_more_fields_than_allowed_are_stored_in_the_rest_until_the_limit_is_raised() -> None:
@@ -182,6 +228,36 @@ def test_columns_may_be_declared_later_and_no_more() -> None:
     assert types(fourth) == {"a": "json", "n": "double"}
 
 
+def test_a_declared_column_takes_the_name_of_an_inferred_one_and_holds_its_own_field() -> None:
+    first = learned(codec(), {"city": 1, "n": 1, "x.y": 2})
+    declared = {"db.c": {"city": "a.city string", "total": "n bigint", "xy": "x.y int"}}
+    second = codec(first.remember(), columns=declared)
+    assert columns(second) == {"city": "city__2", "x.y": "x.y"}
+    assert (second.drift.replaced, second.rows_to_rewrite) == (frozenset({"city", "n"}), "true")
+    assert codec(second.remember(), columns=declared).drift == NO_DRIFT
+    third = codec(second.remember())
+    assert columns(third) == columns(second), "a column that has a name keeps it"
+
+
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["name", "NAME"], "NAME__2"),
+        (["a", "a.b"], "a_b"),
+        (["Document"], "Document__2"),
+        (["_rest"], "_rest__2"),
+        (["_cdc_id"], "x_cdc_id"),
+        (["_pos"], "_pos__2"),
+        ([""], "_"),
+    ],
+)
+def test_declared_columns_that_engines_confuse_are_refused_by_the_declaration(
+    names: list[str], remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"of db\.c, column {names[-1]}: .*example to {remedy}$"):
+        MongodbOptions(columns={"db.c": dict.fromkeys(names, "v int")})
+
+
 def test_members_of_one_name_are_all_there() -> None:
     document = raw_document(raw_element(16, "a", b"\1\0\0\0"), raw_element(16, "a", b"\2\0\0\0"))
     (row,) = rendered(learned(codec(), document), document)
@@ -196,7 +272,7 @@ def test_a_mirror_created_without_inferred_columns_is_refused() -> None:
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_each_value_is_in_its_column_or_in_the_rest(documents: list[dict[str, Any]]) -> None:
     of = learned(codec(), *documents)
-    by_name = {column.name: column for column in of._typed}
+    by_name = columns(of)
 
     for document, row in zip(documents, rendered(of, *documents), strict=True):
         rest = json.loads(row[REST] or "{}")
@@ -204,8 +280,7 @@ def test_each_value_is_in_its_column_or_in_the_rest(documents: list[dict[str, An
         for name, value in bson.decode(bson.encode(document), READ).items():
             if name == "_id" or value is None:
                 continue
-            column = by_name.get(name)
-            in_column = column is not None and row[name] is not None
+            in_column = name in by_name and row[by_name[name]] is not None
             assert in_column != (name in rest), name
             if not in_column:
                 left[name] = value

@@ -22,16 +22,13 @@ json                            everything, as canonical Extended JSON
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_column, span_column
 from airflow_cdc_provider.formats.bson import (
     BINARY,
@@ -66,6 +63,7 @@ from airflow_cdc_provider.formats.extended_json import MIRROR, write_values
 from airflow_cdc_provider.formats.extended_json_text import code_point, write_hex
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, Words, walker
 from airflow_cdc_provider.formats.shortest_decimal import shortest_decimal
+from airflow_cdc_provider.sources.mongodb.declared_columns import DeclaredColumn
 from airflow_cdc_provider.sources.mongodb.decoding.paths import Paths, Values
 
 _INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
@@ -79,8 +77,6 @@ _OTHERS: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "json": pa.string(),
 }
-_DECIMAL: Final = re.compile(r"decimal\(\s*([0-9]+)\s*,\s*([0-9]+)\s*\)")
-RESERVED: Final = ("_id", "document", "_cdc")
 _MILLISECONDS_PER_DAY: Final = 86_400_000
 _FIRST_MILLISECOND: Final = -62_135_596_800_000
 _LAST_MILLISECOND: Final = 253_402_300_799_999
@@ -88,64 +84,11 @@ _LAST_MILLISECOND: Final = 253_402_300_799_999
 Bits = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class DeclaredColumn:
-    """One declared column.
-
-    Args:
-        name: Its name in the mirror.
-        path: Member names that lead to the value.
-        type_name: The declared type, without spaces, in lower case.
-    """
-
-    name: str
-    path: tuple[str, ...]
-    type_name: str
-
-    @classmethod
-    def parse(cls, table: str, name: str, text: str) -> DeclaredColumn:
-        """Read a declaration.
-
-        Raises:
-            ConfigurationError: Invalid declaration; the message names the table, the column and the problem.
-        """
-        path, _, type_name = text.strip().partition(" ")
-        type_name = re.sub(r"\s", "", type_name).lower()
-        column = cls(name, tuple(path.split(".")), type_name)
-        where = f"option source.columns of {table}, column {name}"
-        if name in RESERVED:
-            raise ConfigurationError(
-                f"{where}: the name is reserved", expected=f"none of {', '.join(RESERVED)}"
-            )
-        if not all(column.path):
-            raise ConfigurationError(f"{where} is wrong", expected="'dotted.path type'", found=repr(text))
-        if column._decimal is None and type_name not in _INTEGERS and type_name not in _OTHERS:
-            known = [*_OTHERS, *_INTEGERS, "decimal(p,s)"]
-            raise ConfigurationError(
-                f"{where}: unknown type", expected=f"one of {', '.join(known)}", found=repr(type_name)
-            )
-        if column._decimal is not None and not 0 <= column._decimal[1] <= column._decimal[0] <= 38:
-            raise ConfigurationError(f"{where} is wrong", expected="0 <= s <= p <= 38", found=type_name)
-        return column
-
-    @property
-    def _decimal(self) -> tuple[int, int] | None:
-        match = _DECIMAL.fullmatch(self.type_name)
-        return (int(match[1]), int(match[2])) if match else None
-
-    @property
-    def type(self) -> pa.DataType:
-        """The Arrow type."""
-        if self._decimal is not None:
-            return pa.decimal128(*self._decimal)
-        return _INTEGERS.get(self.type_name) or _OTHERS[self.type_name]
-
-    def _read(self, values: _Column) -> tuple[pa.Array, int]:
-        if self._decimal is not None:
-            return _decimals(values, *self._decimal)
-        if self.type_name in _INTEGERS:
-            return _integers(values, _INTEGERS[self.type_name])
-        return _READERS[self.type_name](values)
+def arrow_type(column: DeclaredColumn) -> pa.DataType:
+    """Return the Arrow type of a declared column."""
+    if column.decimal is not None:
+        return pa.decimal128(*column.decimal)
+    return _INTEGERS.get(column.type_name) or _OTHERS[column.type_name]
 
 
 class LocatedColumn(NamedTuple):
@@ -180,7 +123,7 @@ def read_located(
     located = []
     for row, column in enumerate(columns):
         values = found.values(row)
-        located.append(LocatedColumn(*column._read(_Column(data, values)), values))
+        located.append(LocatedColumn(*_read(column, _Column(data, values)), values))
     return located
 
 
@@ -194,7 +137,15 @@ def read_values(type_name: str, data: Bytes, kinds: Ints, starts: Ints, ends: In
         starts: First byte of each.
         ends: Byte after.
     """
-    return DeclaredColumn("", (), type_name)._read(_Column(data, Values(kinds, starts, ends)))[0]
+    return _read(DeclaredColumn("", (), type_name), _Column(data, Values(kinds, starts, ends)))[0]
+
+
+def _read(column: DeclaredColumn, values: _Column) -> tuple[pa.Array, int]:
+    if column.decimal is not None:
+        return _decimals(values, *column.decimal)
+    if column.type_name in _INTEGERS:
+        return _integers(values, _INTEGERS[column.type_name])
+    return _READERS[column.type_name](values)
 
 
 class _Column:

@@ -424,13 +424,35 @@ def test_each_fault_of_the_set_up_is_one_finding_with_a_remedy(
     source = build(cdc_raw=str(tmp_path / "missing"), consistency="ANY", advanced={"rules": "3.11"})
     findings = source.check()
     assert _levels(findings, f"{keyspace}.off") == ["warning"]
-    assert _levels(findings, f"{keyspace}.count") == ["error", "ok"]
+    assert _levels(findings, f"{keyspace}.count") == ["error"]
+    assert _levels(findings, "counters") == ["note"]
     assert _levels(findings, f"{keyspace}.plain") == ["error"]
     assert _levels(findings, "cdc_raw") == ["error"]
     assert _levels(findings, "consistency") == ["error"]
     assert _levels(findings, "version") == ["warning"]
-    assert all(f.remedy for f in findings if f.level != "ok")
+    assert all(f.remedy for f in findings if f.level in ("warning", "error"))
     assert f"{keyspace}.off" not in source.tables()
+
+
+def test_names_and_compact_tables_are_one_finding_each(
+    build: BuildSource, cassandra_session: Any, keyspace: str
+) -> None:
+    session = cassandra_session
+    session.execute(f'CREATE TYPE {keyspace}.odd ("first name" int, "a.b" int, a int, "A" int)')
+    for table in ("one", "two"):
+        session.execute(
+            f'CREATE TABLE {keyspace}.{table} (id int PRIMARY KEY, name text, "NAME" text, t frozen<odd>) '
+            "WITH cdc = true"
+        )
+        session.execute(
+            f"CREATE TABLE {keyspace}.flat_{table} (k int PRIMARY KEY, v int) "
+            "WITH COMPACT STORAGE AND cdc = true"
+        )
+    messages = {f.subject: f.message for f in build().check() if f.level != "ok"}
+    assert set(messages) == {"names", "compact storage"}
+    changed = "name is name__2, t.a is t.a__2, t.A is t.A__3"
+    assert f"{keyspace}.one: {changed}; {keyspace}.two: {changed}" in messages["names"]
+    assert messages["compact storage"].startswith(f"{keyspace}.flat_one, {keyspace}.flat_two: ")
 
 
 @pytest.mark.covers("CAS-CFG-07", "CAS-CFG-08")

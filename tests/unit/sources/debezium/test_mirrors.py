@@ -11,7 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.column_names import clashing_column
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.debezium.converters import TextConverter
 from airflow_cdc_provider.sources.debezium.decode import Form
@@ -372,9 +375,32 @@ def test_columns_that_engines_cannot_distinguish_have_other_names() -> None:
         1: {"name": "x"},
         2: {"NAME__2": "X", "a.b": 3, "a__2": {"b": 4}, "name": "y", "_pos__2": 5},
     }
-    # The same names without a schema: values of columns are there too, others in the rest.
-    shown = table.take((key(3), event("c", None, {"id": 3, "NAME": "Z", "a.b": 6, "Id": 7})))
-    assert rows(shown)[3] == {"NAME__2": "Z", "a.b": 6, "_rest": '{"Id":7}'}
+    # The same names without a schema: values are in the same columns, others get columns by the same rule.
+    shown = table.take((key(3), event("c", None, {"id": 3, "NAME": "Z", "a.b": 6, "Id": 7, "_rest": 8})))
+    assert rows(shown)[3] == {"NAME__2": "Z", "a.b": 6, "Id__2": 7, "_rest__2": 8}
+
+
+NAMES = st.lists(st.text("aAbB1_.-\u0131`", max_size=3), min_size=1, max_size=4, unique=True)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), NAMES), max_size=5))
+def test_names_stay_whether_rows_have_schemas_or_not(batches: list[tuple[bool, bool, list[str]]]) -> None:
+    """The memory is that of a merge, or of one that was killed before its commit."""
+    table, before = Table(), dict[str, str]()
+    for number, (has_schema, is_killed, names) in enumerate(batches):
+        memory = table.memory
+        row = {"id": number, **{name: index for index, name in enumerate(names)}}
+        message = event("c", None, row)
+        fields = [ID, *(column(name, "int32") for name in names)]
+        shown = table.take((key(number), framed(message, fields) if has_schema else message))
+        assert table.codec is not None
+        now = {one.name: one.column for one in table.codec.inferred.fields} | table.codec.rows.lake_names
+        assert {name: now[name] for name in before} == before
+        assert clashing_column(shown.schema) == ""
+        assert rows(shown)[number] == {now[name]: index for index, name in enumerate(names)}
+        before = now
+        if is_killed:
+            table.memory = table.codec.reserve(memory) or memory
 
 
 def test_structs_whose_fields_engines_cannot_distinguish_are_json() -> None:

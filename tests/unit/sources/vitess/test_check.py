@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.sources.vitess.check import check_keyspace
+from airflow_cdc_provider.sources.vitess.check import DEFAULT_RULES, SnapshotRules, check_keyspace
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.options import VitessAdvanced, VitessOptions
 from tests.unit.sources.vitess.fake_vtctld import FakeVtctld
@@ -25,7 +25,13 @@ def standing(request: Any) -> list[bytes | Waits]:
 
 
 def found(
-    status: str, kind: str = "REPLICA", /, *, reference: bool = False, **extra: Any
+    status: str,
+    kind: str = "REPLICA",
+    /,
+    *,
+    reference: bool = False,
+    rules: SnapshotRules = DEFAULT_RULES,
+    **extra: Any,
 ) -> dict[str, tuple[str, str]]:
     """Return level and message of the findings, by subject."""
     replication = ("shop", "-80", kind, "z-0", "host", "host:3306", "{}", "0", status)
@@ -36,7 +42,12 @@ def found(
         "VITESS_TABLETS": TABLETS,
         "FULL TABLES": [("item", "BASE TABLE")],
         "schema_version": [("1",)],
-        "information_schema.columns": [("item", "id"), ("item", "_deleted"), ("other", "_cdc")],
+        "information_schema.columns": [
+            ("item", "id", "bigint"),
+            ("item", "_deleted", "json"),
+            ("item", "kind", "ENUM"),
+            ("other", "_cdc", "json"),
+        ],
         "VEXPLAIN": [('{"OperatorType": "Route", "Variant": "Reference"}',)] if reference else [],
     }
     with FakeVtgate([standing], answers) as vtgate:
@@ -45,7 +56,7 @@ def found(
         )
         connection = vtgate.connection
         values = ConnectionValues.read({**connection, "extra": {**connection["extra"], **extra}})
-        findings = check_keyspace(values, options, lambda table: True, None)
+        findings = check_keyspace(values, options, lambda table: True, None, rules)
     return {finding.subject: (finding.level, finding.message) for finding in findings}
 
 
@@ -78,15 +89,40 @@ def test_others_are_not(status: str, kind: str) -> None:
 
 def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
     assert found("", reference=True)["reference tables"] == (
-        "ok",
+        "note",
         "shop.item: all shards have the same rows, shop/-80 is read",
     )
     assert "reference tables" not in found("")
 
 
 def test_columns_with_other_names_in_the_mirror_are_named() -> None:
-    level, message = found("")["shop.item"]
-    assert (level, "in a new mirror _deleted is _deleted__2" in message) == ("warning", True)
+    level, message = found("")["names"]
+    assert (level, message.endswith("in new mirrors of shop.item: _deleted is _deleted__2")) == (
+        "warning",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "json", "enum"),
+    [
+        (DEFAULT_RULES, "reads the table again in full", "the next sync reads the table in full"),
+        (SnapshotRules(on_lost_table="snapshot"), "in full", "these, and the same sync reads the table"),
+        (SnapshotRules(on_lost_table="continue"), "in full", "lacks them until the next snapshot"),
+        (SnapshotRules(never=True), "keeps its text in _rest", "needs a snapshot on request"),
+        (SnapshotRules(never=True, on_lost_table="fail"), "_rest", "until an operator intervenes"),
+    ],
+)
+def test_what_types_cost_is_said_once_by_what_the_declaration_chooses(
+    rules: SnapshotRules, json: str, enum: str
+) -> None:
+    notes = {
+        subject: message for subject, (level, message) in found("", rules=rules).items() if level == "note"
+    }
+    assert notes["JSON"].startswith("item: ")
+    assert json in notes["JSON"]
+    assert enum in notes["ENUM and SET"]
+    assert ("added columns" in notes) == rules.never
 
 
 def test_the_vtctld_of_the_connection_is_checked() -> None:

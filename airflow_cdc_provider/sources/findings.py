@@ -1,0 +1,35 @@
+"""Findings of several sources: one line for each kind, which lists the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from airflow_cdc_provider.sources.contract import Finding
+
+_MAX_NAMES: Final = 10
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the first names as text, with the number of the others."""
+    text = separator.join(names[:_MAX_NAMES])
+    return text + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+
+
+def name_findings(renamed: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[Finding]:
+    """Report the names that new mirrors change (:mod:`airflow_cdc_provider.changes.column_names`).
+
+    Args:
+        renamed: By table, the name of each column or field at the source, and in the mirror.
+    """
+    changed = {
+        table: [f"{name} is {other}" for name, other in names if name != other]
+        for table, names in renamed.items()
+    }
+    if tables := [f"{table}: {listed(names)}" for table, names in changed.items() if names]:
+        yield Finding(
+            "warning",
+            "names",
+            f"engines confuse some names; in new mirrors of {listed(tables, '; ')}",
+            "query the mirrors by these names, or rename the columns",
+        )
