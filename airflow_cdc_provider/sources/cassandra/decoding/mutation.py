@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.formats.byte_kernels import same, store_little32
+from airflow_cdc_provider.formats.byte_kernels import load_little32, same, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.rows import (
     REGULAR_LINE,
@@ -45,12 +45,14 @@ from airflow_cdc_provider.sources.cql.decoding.sink import (
     Sink,
     failed,
 )
+from airflow_cdc_provider.sources.cql.programs import CUSTOM, OP
 from airflow_cdc_provider.sources.cql.reasons import (
     BAD_FLAGS,
     BAD_MARKER,
     NO_SPACE,
     TRUNCATED,
     UNKNOWN_COLUMN,
+    UNORDERED_TYPE,
 )
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
@@ -258,6 +260,8 @@ def _read_marker(
     if closes:
         if timestamp != cursor[RANGE_TIMESTAMP] or deletion_time != cursor[RANGE_DELETION_TIME]:
             return failed(cursor, marker_at, BAD_MARKER)
+        if not _has_order(program, first, bounds, cursor[RANGE_START], bound, bound_end):
+            return failed(cursor, marker_at, UNORDERED_TYPE)
         upper = bound if count > 0 else NOWHERE
         if not put_deletion(
             sink, change, np.int64(RANGE_DELETION), timestamp, deletion_time, cursor[RANGE_START], upper
@@ -276,3 +280,16 @@ def _read_marker(
         cursor[RANGE_TIMESTAMP] = timestamp
         cursor[RANGE_DELETION_TIME] = deletion_time
     return at
+
+
+@walker
+def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int, end: Int) -> bool:
+    """Return whether the bounds of a range are equal, or have no value of a custom type: its order is unknown."""
+    size = upper - lower - BOUND_HEADER_BYTES
+    lower_at, upper_at = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
+    if size == end - upper_at and same(bounds, lower_at, bounds, upper_at, size):
+        return True
+    for column in range(max(load_little32(bounds, lower) & 0xFFFF, load_little32(bounds, upper) & 0xFFFF)):
+        if program.types[program.clustering_root[first + column], OP] == CUSTOM:
+            return False
+    return True
