@@ -197,7 +197,7 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
 
 
 def test_names_that_the_driver_or_the_grammar_confuse_are_read(shop: Shop) -> None:
-    """Two of these names are one identifier to Python, two others are values to CQL unless they are quoted."""
+    """To Python two of these names are one identifier; to CQL two are values unless they are quoted."""
     shop.declare(snapshot={"mode": "initial"})
     shop.run('CREATE TYPE twins ("s" int, "\u017f" int)')
     shop.run(

@@ -284,7 +284,7 @@ def _read_marker(
 
 @walker
 def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int, end: Int) -> bool:
-    """Return whether the bounds of a range are equal, or have no value of a custom type: its order is unknown."""
+    """Return whether the bounds are equal, or have no value of a custom type, whose order is unknown."""
     size = upper - lower - BOUND_HEADER_BYTES
     lower_at, upper_at = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
     if size == end - upper_at and same(bounds, lower_at, bounds, upper_at, size):
