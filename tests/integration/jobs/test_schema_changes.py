@@ -127,7 +127,11 @@ def test_a_key_column_may_get_the_name_of_a_dropped_column(shop: Shop) -> None:
     shop.run("INSERT INTO t (k, c, v, w) VALUES (1, 2, 2, 2)")
     shop.run("ALTER TABLE t DROP v")
     shop.run("ALTER TABLE t RENAME c TO v")
+    shop.run("ALTER TABLE t ADD x int")
     shop.run("INSERT INTO t (k, v, w) VALUES (1, 3, 3)")
+    early = shop.stage("verify").error
+    assert "t has other columns than its mirror" in early
+    assert "run a sync, then verify" in early
     outcome = shop.sync()
     assert (outcome.error, [t.undecodable for t in outcome.tables]) == ("", [0])
     assert assert_same_columns_and_rows(shop, "t") == 3

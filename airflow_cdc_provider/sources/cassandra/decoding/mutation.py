@@ -57,6 +57,7 @@ from airflow_cdc_provider.sources.cql.reasons import (
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
+_NULL: Final = 0xFFFFFFFF
 EPOCH_US: Final = 1442880000000000
 _EPOCH_S: Final = 1442880000
 
@@ -260,7 +261,7 @@ def _read_marker(
     if closes:
         if timestamp != cursor[RANGE_TIMESTAMP] or deletion_time != cursor[RANGE_DELETION_TIME]:
             return failed(cursor, marker_at, BAD_MARKER)
-        if not _has_order(program, first, bounds, cursor[RANGE_START], bound, bound_end):
+        if not _has_order(program, first, bounds, cursor[RANGE_START], bound):
             return failed(cursor, marker_at, UNORDERED_TYPE)
         upper = bound if count > 0 else NOWHERE
         if not put_deletion(
@@ -283,13 +284,18 @@ def _read_marker(
 
 
 @walker
-def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int, end: Int) -> bool:
-    """Return whether the bounds are equal, or have no value of a custom type, whose order is unknown."""
-    size = upper - lower - BOUND_HEADER_BYTES
-    lower_at, upper_at = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
-    if size == end - upper_at and same(bounds, lower_at, bounds, upper_at, size):
-        return True
-    for column in range(max(load_little32(bounds, lower) & 0xFFFF, load_little32(bounds, upper) & 0xFFFF)):
-        if program.types[program.clustering_root[first + column], OP] == CUSTOM:
+def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int) -> bool:
+    """Return whether a range's bounds have no value of a custom type, whose order is unknown, where they differ."""
+    counts = load_little32(bounds, lower) & 0xFFFF, load_little32(bounds, upper) & 0xFFFF
+    lower, upper = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
+    equal = True
+    for column in range(max(counts[0], counts[1])):
+        equal = equal and column < min(counts[0], counts[1])
+        if equal:
+            length = load_little32(bounds, lower)
+            size = 4 + (length if length < _NULL else 0)
+            equal = length == load_little32(bounds, upper) and same(bounds, lower, bounds, upper, size)
+            lower, upper = lower + size, upper + size
+        if not equal and program.types[program.clustering_root[first + column], OP] == CUSTOM:
             return False
     return True
