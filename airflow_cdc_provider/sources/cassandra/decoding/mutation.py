@@ -285,7 +285,7 @@ def _read_marker(
 
 @walker
 def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int) -> bool:
-    """Return whether bounds have no value of a custom type, whose order is unknown, from where they differ."""
+    """Return whether bounds have no value of a custom type, whose order is unknown, where they differ."""
     counts = load_little32(bounds, lower) & 0xFFFF, load_little32(bounds, upper) & 0xFFFF
     lower, upper = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
     equal = True
