@@ -295,13 +295,19 @@ class Connector:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
         Characters that catalogs may reject are escaped as ``_x<hex>_``. Jobs leave out tables whose mirrors
-        would have the same name (``a_b.c`` and ``a.b_c``), and report them.
+        would have the same name (``a_b.c`` and ``a.b_c``; ``k.T`` and ``k.t`` in a declared catalog of type
+        ``hive`` or ``glue``, which lower names), and report them.
         """
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
 
     def shared_names(self, tables: Sequence[str]) -> dict[str, ConfigurationError]:
         """Return the tables whose mirrors, or tables next to them, have the name of another lake table."""
+        lowered = self.lake.catalog_options.get("type") in ("hive", "glue")
+
+        def stored(name: str) -> str:
+            return name.lower() if lowered else name
+
         owners = {
             self.changes_table: f"the changes table of {self.name}",
             self.quarantine_table: f"the quarantine of {self.name}",
@@ -309,6 +315,7 @@ class Connector:
             self.published_table: f"the published positions of {self.name}",
             self.dead_letters_table: f"the dead letters of {self.name}",
         }
+        owners = {stored(name): owner for name, owner in owners.items()}
         suffixes = [
             "",
             TOMBSTONES_SUFFIX,
@@ -316,7 +323,7 @@ class Connector:
         ]
         found: dict[str, ConfigurationError] = {}
         for table in tables:
-            for name in (self.mirror_table(table) + suffix for suffix in suffixes):
+            for name in (stored(self.mirror_table(table) + suffix) for suffix in suffixes):
                 if (owner := owners.setdefault(name, table)) != table:
                     error = ConfigurationError(
                         f"{owner} and {table} would both be stored in {name}",

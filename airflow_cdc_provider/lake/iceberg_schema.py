@@ -4,7 +4,7 @@ Allowed, at any depth: a new column or struct field, ``int`` to ``bigint``, ``fl
 decimal precision at the same scale. A column whose source type became narrower keeps its type: values still
 fit. A drift (:mod:`airflow_cdc_provider.changes.drift`) describes changes that names don't show: columns are
 renamed with their values, dropped, or replaced by another column of the same name, which starts empty. Any
-other change is rejected before the table is changed.
+other change, and any in keys of maps, is rejected before the table is changed.
 """
 
 from __future__ import annotations
@@ -178,8 +178,11 @@ def _type_difference(
     elif isinstance(have, ArrayType) and isinstance(want, ArrayType):
         element = join(path, "element")
         yield from _type_difference(have.elementType, want.elementType, table_name, element, drift)
-    elif isinstance(have, MapType) and isinstance(want, MapType):
-        yield from _type_difference(have.keyType, want.keyType, table_name, join(path, "key"), drift)
+    elif (
+        isinstance(have, MapType)
+        and isinstance(want, MapType)
+        and not [*_type_difference(have.keyType, want.keyType, table_name, join(path, "key"), drift)]
+    ):
         yield from _type_difference(have.valueType, want.valueType, table_name, join(path, "value"), drift)
     elif have == want or _holds(have, want):
         return

@@ -54,7 +54,7 @@ from server_kit.scylla.statements import Batch, Statement, as_cql
 from server_kit.scylla.system_tables import SystemTables
 from server_kit.scylla.tables import LOG_SUFFIX, Column, Table
 from server_kit.scylla.timeuuids import log_time
-from server_kit.scylla.values import CqlType, Native
+from server_kit.scylla.values import CqlType, Native, quoted
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -177,9 +177,10 @@ class ImitatedScylla:
     def create_type(self, udt: CqlType) -> None:
         """Create a user-defined type."""
         fields = ", ".join(
-            f"{name} {kind.cql(self.keyspace)}" for name, kind in zip(udt.fields, udt.parameters, strict=True)
+            f"{quoted(name)} {kind.cql(self.keyspace)}"
+            for name, kind in zip(udt.fields, udt.parameters, strict=True)
         )
-        self.session.execute(f"CREATE TYPE IF NOT EXISTS {self.keyspace}.{udt.udt_name} ({fields})")
+        self.session.execute(f"CREATE TYPE IF NOT EXISTS {self.keyspace}.{quoted(udt.udt_name)} ({fields})")
 
     def create_table(self, table: Table) -> BaseTable:
         """Create a table and, with change data capture on, its log.
@@ -222,12 +223,12 @@ class ImitatedScylla:
         base = self.tables[table]
         kind = column.type.cql(self.keyspace)
         self.session.execute(
-            f"ALTER TABLE {base.table.full_name} ADD {column.name} {kind}{' static' * static}"
+            f"ALTER TABLE {base.table.cql_name} ADD {quoted(column.name)} {kind}{' static' * static}"
         )
         if base.table.cdc.enabled:
             for name, logged in log_columns_of(column):
                 kind = logged.cql(self.keyspace)
-                self.session.execute(f'ALTER TABLE {self.keyspace}.{base.table.log_name} ADD "{name}" {kind}')
+                self.session.execute(f"ALTER TABLE {base.table.log_cql_name} ADD {quoted(name)} {kind}")
         if static:
             altered = replace(base.table, static_columns=(*base.table.static_columns, column))
         else:
@@ -238,10 +239,10 @@ class ImitatedScylla:
     def drop_column(self, table: str, name: str) -> Table:
         """Drop a column from a table and from its log. Its name can't be taken again for 5 s."""
         base = self.tables[table]
-        self.session.execute(f"ALTER TABLE {base.table.full_name} DROP {name}")
+        self.session.execute(f"ALTER TABLE {base.table.cql_name} DROP {quoted(name)}")
         if base.table.cdc.enabled:
             for logged, _ in log_columns_of(base.table.column(name)):
-                self.session.execute(f'ALTER TABLE {self.keyspace}.{base.table.log_name} DROP "{logged}"')
+                self.session.execute(f"ALTER TABLE {base.table.log_cql_name} DROP {quoted(logged)}")
         static_columns = tuple(c for c in base.table.static_columns if c.name != name)
         regular = tuple(c for c in base.table.regular if c.name != name)
         altered = replace(base.table, static_columns=static_columns, regular=regular)
@@ -258,13 +259,13 @@ class ImitatedScylla:
         Scylla source, cdc/log.cc, ``create_log_schema``: the log's columns are made again from the base's.
         """
         base = self.tables[table]
-        self.session.execute(f"ALTER TABLE {base.table.full_name} RENAME {name} TO {to}")
+        self.session.execute(f"ALTER TABLE {base.table.cql_name} RENAME {quoted(name)} TO {quoted(to)}")
         keys = (*base.table.partition, *base.table.clustering)
         if base.table.cdc.enabled:
-            log = f"{self.keyspace}.{base.table.log_name}"
+            log = base.table.log_cql_name
             (kind,) = (column.type.cql(self.keyspace) for column in keys if column.name == name)
-            self.session.execute(f'ALTER TABLE {log} DROP "{name}"')
-            self.session.execute(f'ALTER TABLE {log} ADD "{to}" {kind}')
+            self.session.execute(f"ALTER TABLE {log} DROP {quoted(name)}")
+            self.session.execute(f"ALTER TABLE {log} ADD {quoted(to)} {kind}")
 
         def renamed(columns: tuple[Column, ...]) -> tuple[Column, ...]:
             return tuple(replace(c, name=to) if c.name == name else c for c in columns)
@@ -280,15 +281,15 @@ class ImitatedScylla:
 
     def truncate(self, table: str) -> None:
         """Truncate a base table. Its log says nothing of it; the node writes down when it did it."""
-        self.session.execute(f"TRUNCATE {self.keyspace}.{table}")
+        self.session.execute(f"TRUNCATE {self.tables[table].table.cql_name}")
         self.tables[table].truncate()
         self._show_truncation(table)
 
     def truncate_log(self, table: str) -> None:
         """Truncate the log of a table: its unread rows are lost."""
-        name = self.tables[table].table.log_name
-        self.session.execute(f"TRUNCATE {self.keyspace}.{name}")
-        self._show_truncation(name)
+        found = self.tables[table].table
+        self.session.execute(f"TRUNCATE {found.log_cql_name}")
+        self._show_truncation(found.log_name)
 
     def _show_truncation(self, table: str) -> None:
         row = self.session.execute(
@@ -302,8 +303,8 @@ class ImitatedScylla:
         base = self.tables.pop(table)
         self.stream_sets.pop(table, None)
         self._prepared.clear()
-        self.session.execute(f"DROP TABLE {base.table.full_name}")
-        self.session.execute(f"DROP TABLE IF EXISTS {self.keyspace}.{base.table.log_name}")
+        self.session.execute(f"DROP TABLE {base.table.cql_name}")
+        self.session.execute(f"DROP TABLE IF EXISTS {base.table.log_cql_name}")
         self._system.forget_table(self.keyspace, table)
 
     def _check_log(self, table: Table) -> None:
@@ -396,9 +397,9 @@ class ImitatedScylla:
 
         for change in logged:
             columns = [name for name, _ in log_columns(change.table)]
-            names, marks = ", ".join(f'"{c}"' for c in columns), ", ".join("?" * len(columns))
+            names, marks = ", ".join(map(quoted, columns)), ", ".join("?" * len(columns))
             text = (
-                f"INSERT INTO {self.keyspace}.{change.table.log_name} ({names}) VALUES ({marks}) "
+                f"INSERT INTO {change.table.log_cql_name} ({names}) VALUES ({marks}) "
                 "USING TTL ? AND TIMESTAMP ?"
             )
             using = struct.pack(">i", change.table.cdc.ttl), struct.pack(">q", change.change.time)

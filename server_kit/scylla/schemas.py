@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from server_kit.scylla.tables import Column, Table
-from server_kit.scylla.values import CqlType
+from server_kit.scylla.values import CqlType, quoted
 
 META = "cdc$"
 BLOB, BOOLEAN = CqlType("blob"), CqlType("boolean")
@@ -35,17 +35,18 @@ def create_base(table: Table) -> str:
     """Create a base table; the option ``cdc`` is left out, as Cassandra has another one of that name."""
     columns = [*map(_defined(table), (*table.partition, *table.clustering, *table.regular))]
     columns += [f"{_defined(table)(column)} static" for column in table.static_columns]
-    key = f"({', '.join(column.name for column in table.partition)})"
-    key = ", ".join([key, *(column.name for column in table.clustering)])
+    key = f"({', '.join(quoted(column.name) for column in table.partition)})"
+    key = ", ".join([key, *(quoted(column.name) for column in table.clustering)])
     order = ", ".join(
-        f"{column.name} {'DESC' if column.name in table.descending else 'ASC'}" for column in table.clustering
+        f"{quoted(column.name)} {'DESC' if column.name in table.descending else 'ASC'}"
+        for column in table.clustering
     )
     ordered = f" WITH CLUSTERING ORDER BY ({order})" if order else ""
-    return f"CREATE TABLE {table.full_name} ({', '.join(columns)}, PRIMARY KEY ({key})){ordered}"
+    return f"CREATE TABLE {table.cql_name} ({', '.join(columns)}, PRIMARY KEY ({key})){ordered}"
 
 
 def _defined(table: Table) -> Callable[[Column], str]:
-    return lambda column: f"{column.name} {column.type.cql(table.keyspace)}"
+    return lambda column: f"{quoted(column.name)} {column.type.cql(table.keyspace)}"
 
 
 def log_columns(table: Table) -> list[tuple[str, CqlType]]:
@@ -94,7 +95,7 @@ def create_log(table: Table) -> str:
     Of the server's own settings a log here has the compaction by time; its partitioner, by which the token of
     a stream is the first half of its id, Cassandra doesn't have.
     """
-    columns = ", ".join(f'"{name}" {kind.cql(table.keyspace)}' for name, kind in log_columns(table))
+    columns = ", ".join(f"{quoted(name)} {kind.cql(table.keyspace)}" for name, kind in log_columns(table))
     key = f'(("{META}stream_id"), "{META}time", "{META}batch_seq_no")'
     settings = [f"comment = 'CDC log for {table.full_name}'"]
     if table.cdc.ttl:
@@ -104,8 +105,7 @@ def create_log(table: Table) -> str:
             "compaction = {'class': 'TimeWindowCompactionStrategy', "
             f"'compaction_window_unit': 'MINUTES', 'compaction_window_size': '{minutes}'}}"
         )
-    name = f"{table.keyspace}.{table.log_name}"
-    return f"CREATE TABLE {name} ({columns}, PRIMARY KEY {key}) WITH {' AND '.join(settings)}"
+    return f"CREATE TABLE {table.log_cql_name} ({columns}, PRIMARY KEY {key}) WITH {' AND '.join(settings)}"
 
 
 def create_system_tables(names: SystemKeyspaces) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from server_kit.scylla.errors import InvalidRequest
 from server_kit.scylla.tables import Column, Table
-from server_kit.scylla.values import Native, pack_elements, pack_pairs
+from server_kit.scylla.values import Native, pack_elements, pack_pairs, quoted
 
 Key = tuple[bytes, ...]
 
@@ -181,7 +181,7 @@ def as_cql(table: Table, statement: Statement) -> tuple[str, list[Native]]:
             where, bound = _delete(table, statement.timestamp, statement.key, statement.prefix)
             for sign, limit in ((">", statement.low), ("<", statement.high)):
                 if limit:
-                    name = table.clustering[len(statement.prefix)].name
+                    name = quoted(table.clustering[len(statement.prefix)].name)
                     where += f" AND {name} {sign}{'=' * limit.inclusive} ?"
                     bound.append(limit.value)
             return where, bound
@@ -197,7 +197,7 @@ def _insert(table: Table, statement: Insert) -> tuple[str, list[Native]]:
     names += [column.name for column in table.clustering] if statement.clustering is not None else []
     names += statement.values
     marks = ", ".join("?" * len(names))
-    text = f"INSERT INTO {table.full_name} ({', '.join(names)}) VALUES ({marks})"
+    text = f"INSERT INTO {table.cql_name} ({', '.join(map(quoted, names))}) VALUES ({marks})"
     using, settings = _using(statement.timestamp, statement.ttl)
     bound = [*statement.key, *(statement.clustering or ()), *statement.values.values()]
     return text + using, [*bound, *settings]
@@ -212,7 +212,7 @@ def _update(table: Table, statement: Update) -> tuple[str, list[Native]]:
         bound += values
     where, keys = _where(table, statement.key, statement.clustering)
     using, settings = _using(statement.timestamp, statement.ttl)
-    return f"UPDATE {table.full_name}{using} SET {', '.join(sets)}{where}", [*settings, *bound, *keys]
+    return f"UPDATE {table.cql_name}{using} SET {', '.join(sets)}{where}", [*settings, *bound, *keys]
 
 
 def _delete(
@@ -226,20 +226,20 @@ def _delete(
     where, keys = _where(table, key, clustering)
     using, settings = _using(timestamp)
     what = f"{', '.join(parts)} " if parts else ""
-    return f"DELETE {what}FROM {table.full_name}{using}{where}", [*named, *settings, *keys]
+    return f"DELETE {what}FROM {table.cql_name}{using}{where}", [*named, *settings, *keys]
 
 
 def _assigned(table: Table, assignment: Assignment) -> tuple[str, list[Native]]:
-    name = assignment.column
+    name = quoted(assignment.column)
     match assignment:
         case SetWhole(value=value):
             return f"{name} = ?", [value]
         case SetField(number=number, value=value):
-            return f"{name}.{table.column(name).type.fields[number]} = ?", [value]
+            return f"{name}.{quoted(table.column(assignment.column).type.fields[number])} = ?", [value]
         case SetElement(key=key, value=value):
             return f"{name}[?] = ?", [key, value]
         case AddElements(elements=elements, pairs=pairs):
-            is_map = table.column(name).type.name == "map"
+            is_map = table.column(assignment.column).type.name == "map"
             return f"{name} = {name} + ?", [pack_pairs(pairs) if is_map else pack_elements(elements)]
         case PrependElements(elements=elements):
             return f"{name} = ? + {name}", [pack_elements(elements)]
@@ -250,10 +250,10 @@ def _assigned(table: Table, assignment: Assignment) -> tuple[str, list[Native]]:
 def _deleted(table: Table, part: SetWhole | SetElement | SetField) -> tuple[str, list[Native]]:
     match part:
         case SetElement(column=name, key=key):
-            return f"{name}[?]", [key]
+            return f"{quoted(name)}[?]", [key]
         case SetField(column=name, number=number):
-            return f"{name}.{table.column(name).type.fields[number]}", []
-    return part.column, []
+            return f"{quoted(name)}.{quoted(table.column(name).type.fields[number])}", []
+    return quoted(part.column), []
 
 
 def _where(
@@ -262,7 +262,7 @@ def _where(
     columns: list[Column] = [*table.partition, *table.clustering[: len(clustering or ())]]
     if len(key) != len(table.partition):
         raise InvalidRequest(f"table {table.full_name}: expected {len(table.partition)} key values")
-    return " WHERE " + " AND ".join(f"{c.name} = ?" for c in columns), [*key, *(clustering or ())]
+    return " WHERE " + " AND ".join(f"{quoted(c.name)} = ?" for c in columns), [*key, *(clustering or ())]
 
 
 def _using(timestamp: int | None, ttl: int = 0) -> tuple[str, list[Native]]:

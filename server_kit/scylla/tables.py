@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from server_kit.scylla.errors import InvalidRequest
-from server_kit.scylla.values import CqlType, sort_key
+from server_kit.scylla.values import CqlType, quoted, sort_key
 
 LOG_SUFFIX = "_scylla_cdc_log"
 
@@ -136,9 +136,19 @@ class Table:
         return f"{self.keyspace}.{self.name}"
 
     @property
+    def cql_name(self) -> str:
+        """The full name as CQL."""
+        return f"{quoted(self.keyspace)}.{quoted(self.name)}"
+
+    @property
     def log_name(self) -> str:
         """The name of the log table, in the same keyspace."""
         return self.name + LOG_SUFFIX
+
+    @property
+    def log_cql_name(self) -> str:
+        """The full name of the log table as CQL."""
+        return f"{quoted(self.keyspace)}.{quoted(self.log_name)}"
 
     def column(self, name: str) -> Column:
         """Find a column that is in no key."""

@@ -52,12 +52,17 @@ class CqlType:
     def cql(self, keyspace: str) -> str:
         """Write it as CQL does, user-defined types with their keyspace."""
         if self.name == "udt":
-            text = f"{keyspace}.{self.udt_name}"
+            text = f"{quoted(keyspace)}.{quoted(self.udt_name)}"
         elif self.parameters:
             text = f"{self.name}<{', '.join(p.cql(keyspace) for p in self.parameters)}>"
         else:
             text = self.name
         return f"frozen<{text}>" if self.frozen else text
+
+
+def quoted(name: str) -> str:
+    """Write a name as CQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def pack_parts(values: Iterable[Native]) -> bytes:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.arrow_bytes import without_first_bytes
 from airflow_cdc_provider.jobs.comparing.differences import (
     OUTCOME_DDL,
@@ -31,6 +33,7 @@ from airflow_cdc_provider.jobs.comparing.mirrors import existing_mirror
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.merging.decode import decode
 from airflow_cdc_provider.jobs.reporting.report import build_result
+from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.compare import Comparison, compare_tables
@@ -82,12 +85,20 @@ def _verify_table(stores: Stores, source: Source, table: str) -> TableResult:
     ).repartition(partitions, "key")
     merged = map_in_arrow(shuffled, kernel, spark_schema(kernel.output_schema))
     live = merged.where(f"_cdc_kind IN ({LIVE}, {LIVE_STATIC})")
-    mirrored = _with_id(mirror.table.read(state.head), own)
-    if state.static_columns is not None:
-        # No row has the id of static columns, so both can be compared together.
-        static_rows = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
-        mirrored = mirrored.unionByName(static_rows, allowMissingColumns=True)
-    found = _compare(live, mirrored, kernel.columns, partitions, codec.families)
+    try:
+        mirrored = _with_id(mirror.table.read(state.head), own)
+        if state.static_columns is not None:
+            # No row has the id of static columns, so both can be compared together.
+            static_rows = _with_id(mirror.static_columns.read(state.static_columns.head), in_static_table)
+            mirrored = mirrored.unionByName(static_rows, allowMissingColumns=True)
+        found = _compare(live, mirrored, kernel.columns, partitions, codec.families)
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"{table} has other columns than its mirror",
+            expected="the columns of the last merge",
+            found=described(error),
+            remedy="run a sync, then verify; if it fails for this table, its error says what to do",
+        ) from error
     return table_result(
         table,
         found,

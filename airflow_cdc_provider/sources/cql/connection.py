@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
@@ -46,7 +47,11 @@ def open_session(
     options = _options(connection, timeout_seconds)
     options |= {"schema_metadata_enabled": schema, "token_metadata_enabled": schema}
     if raw_results:
-        from airflow_cdc_provider.sources.cql.driver.raw_results import RawProtocolHandler, raw_pages
+        from airflow_cdc_provider.sources.cql.driver.raw_results import (
+            RawProtocolHandler,
+            prepare,
+            raw_pages,
+        )
 
         (profile,) = options["execution_profiles"].values()
         profile.row_factory = raw_pages
@@ -56,6 +61,7 @@ def open_session(
             session = cluster.connect()
         if raw_results:
             session.client_protocol_handler = RawProtocolHandler
+            session.prepare = partial(prepare, session)
         session.default_fetch_size = extra.get("page_size", session.default_fetch_size)
         return session
     except TransientError:

@@ -33,6 +33,15 @@ def integers(column: pa.Array) -> pa.Array:
     return _shortest(binary_parts(column), 0)
 
 
+def low_64_bits(column: pa.Array) -> pa.Array:
+    """Convert varints (binary) to int64 by their low 64 bits, like Java's ``BigInteger.longValue``."""
+    parts = binary_parts(column)
+    valid = parts.valid & (parts.offsets[1:] > parts.offsets[:-1])
+    numbers = np.zeros(len(valid), np.int64)
+    _read_low_bits(parts.data, parts.offsets, valid, numbers)
+    return pa.array(numbers, mask=~valid)
+
+
 def decimals(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Split decimals (binary) into scales (int32) and unscaled numbers (binary).
 
@@ -73,6 +82,17 @@ def _shortest(parts: BinaryParts, skipped: int) -> pa.Array:
     starts = np.full(len(valid), -1, np.int64)
     _find_starts(parts.data, parts.offsets, valid, np.int64(skipped), starts)
     return span_column(pa.binary(), parts.data, starts, parts.offsets[1:])
+
+
+@walker
+def _read_low_bits(data: Bytes, value_offsets: Ints, valid: Flags, numbers: Ints) -> None:
+    for row in range(len(valid)):
+        if valid[row]:
+            start, end = value_offsets[row], value_offsets[row + 1]
+            number = np.int64(-1) if data[start] >= 128 else np.int64(0)
+            for at in range(max(start, end - 8), end):
+                number = (number << 8) | np.int64(data[at])
+            numbers[row] = number
 
 
 @walker

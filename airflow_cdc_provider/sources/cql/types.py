@@ -159,10 +159,10 @@ def cql_name(full_name: str) -> str:
 
 
 _RESERVED = """
-    add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe
-    drop entries execute from full grant if in index infinity insert into is keyspace limit materialized mbean
-    mbeans modify nan norecursive not null of on or order primary rename replace revoke schema select set
-    table to token truncate unlogged unset update use using view where with
+    add allow alter and apply asc authorize batch begin by columnfamily create default delete desc
+    describe drop entries execute false from full grant if in index infinity insert into is keyspace limit
+    materialized mbean mbeans modify nan norecursive not null of on or order primary rename replace revoke
+    schema select set table to token true truncate unlogged unset update use using view where with
 """
 RESERVED: Final = frozenset(_RESERVED.split())
 """Words that require quotes as names."""

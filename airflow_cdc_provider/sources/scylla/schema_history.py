@@ -66,7 +66,7 @@ class LoggedTable:
     @property
     def select(self) -> str:
         """The query of a stream's rows in a window; the second time is exclusive."""
-        selected = [f'TTL("{OPERATION}")' if c == LOG_ROW_TTL else f'"{c}"' for c, _ in self.columns]
+        selected = [f'TTL("{OPERATION}")' if c == LOG_ROW_TTL else quote_name(c) for c, _ in self.columns]
         return (
             f"SELECT {', '.join(selected)} FROM {self._log_cql} "
             f'WHERE "{STREAM_ID}" = ? AND "{TIME}" >= ? AND "{TIME}" < ?'

@@ -120,6 +120,36 @@ def test_rows_that_lived_by_a_dropped_column_alone_leave_the_mirror(shop: Shop) 
     assert assert_same_columns_and_rows(shop, "t") == 1
 
 
+def test_a_key_column_may_get_the_name_of_a_dropped_column(shop: Shop) -> None:
+    shop.run("CREATE TABLE t (k int, c int, v int, w int, PRIMARY KEY (k, c)) WITH cdc = true")
+    shop.run("INSERT INTO t (k, c, v, w) VALUES (1, 1, 1, 1)")
+    assert shop.sync().ok
+    shop.run("INSERT INTO t (k, c, v, w) VALUES (1, 2, 2, 2)")
+    shop.run("ALTER TABLE t DROP v")
+    shop.run("ALTER TABLE t RENAME c TO v")
+    shop.run("ALTER TABLE t ADD x int")
+    shop.run("INSERT INTO t (k, v, w) VALUES (1, 3, 3)")
+    early = shop.stage("verify").error
+    assert "t has other columns than its mirror" in early
+    assert "run a sync, then verify" in early
+    outcome = shop.sync()
+    assert (outcome.error, [t.undecodable for t in outcome.tables]) == ("", [0])
+    assert assert_same_columns_and_rows(shop, "t") == 3
+
+
+def test_a_range_by_a_type_of_unknown_order_is_quarantined_and_deletes_nothing_else(shop: Shop) -> None:
+    java = "org.apache.cassandra.db.marshal"
+    composite = f"{java}.CompositeType({java}.Int32Type,{java}.UTF8Type)"
+    shop.run(f"CREATE TABLE t (k int, c '{composite}', d int, PRIMARY KEY (k, c, d)) WITH cdc = true")
+    for c in ("-1:x", "5:x", "7:x"):
+        shop.run("INSERT INTO t (k, c, d) VALUES (1, %s, 1)", (c,))
+    shop.run("DELETE FROM t WHERE k = 1 AND c = '7:x' AND d > 0")
+    shop.run("DELETE FROM t WHERE k = 1 AND c > '0:'")  # its bytes are less than those of -1
+    (table,) = shop.sync().tables
+    assert (table.undecodable, shop.mirror("t").count()) == (1, 2)
+    assert shop.quarantine().first().reason.startswith("unordered-type: ")
+
+
 def assert_same_by_position(shop: Shop, table: str, names: list[str]) -> None:
     """Compare values and order of columns with SELECT *, whatever their names, and mirrors by ``verify``."""
     mirror = shop.mirror(table).drop("_cdc")
@@ -169,6 +199,28 @@ def test_columns_and_fields_may_have_names_that_engines_confuse(shop: Shop) -> N
     shop.run("""UPDATE d SET "NAME" = 'M' WHERE id = 2 AND "Name" = 1""")
     assert shop.sync().ok
     assert_same_by_position(shop, "d", ["id", "Name", "S", "s__2", "NAME__2", "o", "o_x"])
+
+
+def test_names_that_the_driver_or_the_grammar_confuse_are_read(shop: Shop) -> None:
+    """To Python two of these names are one identifier; to CQL two are values unless they are quoted."""
+    shop.declare(snapshot={"mode": "initial"})
+    shop.run('CREATE TYPE twins ("s" int, "\u017f" int)')
+    shop.run(
+        'CREATE TABLE words (k int PRIMARY KEY, "false" int, t frozen<twins>, "true" int) WITH cdc = true'
+    )
+    for k in range(2):
+        shop.run(f"""INSERT INTO words (k, "false", t, "true") VALUES ({k}, 2, {{"s": 3, "\u017f": 4}}, 5)""")
+    with closing(
+        source_plugin("cassandra").source(Connector.from_dict(shop.declaration), shop.connection)
+    ) as source:
+        assert [found.message for found in source.check() if found.level == "error"] == []
+    outcome = shop.sync()
+    assert (outcome.error, outcome.snapshot and outcome.snapshot.rows) == ("", 2)
+    assert shop.mirror("words").schema["t"].dataType.names == ["s", "\u017f__2"]
+    found = sorted(tuple(row) for row in shop.mirror("words").drop("_cdc").collect())
+    assert found == [(k, 2, (3, 4), 5) for k in range(2)]
+    (table,) = shop.stage("verify").tables
+    assert table.note == "equal"
 
 
 @pytest.mark.parametrize("seed", seeds(1, 2, 3))

@@ -11,7 +11,7 @@ import pytest
 
 from server_kit.scylla import Column, CqlType, ImitatedScylla, SystemKeyspaces, Table
 from server_kit.scylla.statements import Insert, Statement
-from tests.integration.jobs.imitated import assert_mirror_equals_model, declare
+from tests.integration.jobs.imitated import assert_mirror_equals_model, declare, settled
 from tests.integration.jobs.printed_events import number, printed
 from tests.integration.jobs.shop import Shop
 
@@ -71,3 +71,30 @@ def test_changes_have_the_columns_of_their_time_and_the_mirror_those_of_now(
         {"sku", "name", "qty", "price", "tags"},
         {"sku", "qty", "price", "tags"},
     ]
+
+
+def test_columns_and_tables_may_have_any_names(shop: Shop, names: SystemKeyspaces) -> None:
+    cluster = ImitatedScylla(shop.session, shop.keyspace, names=names)
+    cluster.create()
+    odd = ("a b", 'q"q', "Name", "name", "true", "a.b", "_file", "\U0001f600", "%s", "'", "cdc$x")
+    keys, values = tuple(Column(n, INT) for n in odd[:4]), tuple(Column(n, INT) for n in odd[4:])
+    cluster.create_table(Table(shop.keyspace, "Odd", keys[:1], keys[1:], values[:2], values[2:]))
+    cluster.create_table(Table(shop.keyspace, "plain", (Column("k", INT),)))
+    declare(shop, names)
+
+    def synced(first: int) -> None:
+        key = tuple(number(first + at) for at in range(4))
+        written = {name: number(first + at) for at, name in enumerate(odd[4:], 4)}
+        cluster.execute("Odd", Insert(key[:1], key[1:], written))
+        cluster.execute("plain", Insert(key[:1], (), {}))
+        result = settled(shop)
+        assert result.ok, result.error
+
+    synced(0)
+    synced(100)
+    cluster.rename_key("Odd", 'q"q', '"')
+    synced(200)
+    assert assert_mirror_equals_model(shop, "plain", cluster.tables["plain"]) == 3
+    assert [t.note for t in shop.stage("verify").tables] == ["equal", "equal"]
+    found = sorted(sorted(row) for row in shop.mirror("Odd").drop("_cdc").collect())
+    assert found == [[first + at for at in range(len(odd))] for first in (0, 100, 200)]

@@ -85,6 +85,7 @@ def test_a_new_column_goes_behind_its_neighbour() -> None:
         (TimestampType(), DATE),
         (ArrayType(INT), INT),
         (MapType(INT, INT), MapType(TEXT, INT)),
+        (MapType(struct(b=INT), INT), MapType(struct(b=INT, c=INT), INT)),
         (struct(b=INT), struct(b=BYTES)),
     ],
 )

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_DELETION
-from airflow_cdc_provider.formats.byte_kernels import same, store_little32
+from airflow_cdc_provider.formats.byte_kernels import load_little32, same, store_little32
 from airflow_cdc_provider.formats.kernels import Bytes, Int, inlined, walker
 from airflow_cdc_provider.sources.cassandra.decoding.rows import (
     REGULAR_LINE,
@@ -45,16 +45,19 @@ from airflow_cdc_provider.sources.cql.decoding.sink import (
     Sink,
     failed,
 )
+from airflow_cdc_provider.sources.cql.programs import CUSTOM, OP
 from airflow_cdc_provider.sources.cql.reasons import (
     BAD_FLAGS,
     BAD_MARKER,
     NO_SPACE,
     TRUNCATED,
     UNKNOWN_COLUMN,
+    UNORDERED_TYPE,
 )
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _TABLE_ID_BYTES: Final = 16
+_NULL: Final = 0xFFFFFFFF
 EPOCH_US: Final = 1442880000000000
 _EPOCH_S: Final = 1442880000
 
@@ -258,6 +261,8 @@ def _read_marker(
     if closes:
         if timestamp != cursor[RANGE_TIMESTAMP] or deletion_time != cursor[RANGE_DELETION_TIME]:
             return failed(cursor, marker_at, BAD_MARKER)
+        if not _has_order(program, first, bounds, cursor[RANGE_START], bound):
+            return failed(cursor, marker_at, UNORDERED_TYPE)
         upper = bound if count > 0 else NOWHERE
         if not put_deletion(
             sink, change, np.int64(RANGE_DELETION), timestamp, deletion_time, cursor[RANGE_START], upper
@@ -276,3 +281,21 @@ def _read_marker(
         cursor[RANGE_TIMESTAMP] = timestamp
         cursor[RANGE_DELETION_TIME] = deletion_time
     return at
+
+
+@walker
+def _has_order(program: Program, first: Int, bounds: Bytes, lower: Int, upper: Int) -> bool:
+    """Return whether bounds have no value of a custom type, whose order is unknown, where they differ."""
+    counts = load_little32(bounds, lower) & 0xFFFF, load_little32(bounds, upper) & 0xFFFF
+    lower, upper = lower + BOUND_HEADER_BYTES, upper + BOUND_HEADER_BYTES
+    equal = True
+    for column in range(max(counts[0], counts[1])):
+        equal = equal and column < min(counts[0], counts[1])
+        if equal:
+            length = load_little32(bounds, lower)
+            size = 4 + (length if length < _NULL else 0)
+            equal = length == load_little32(bounds, upper) and same(bounds, lower, bounds, upper, size)
+            lower, upper = lower + size, upper + size
+        if not equal and program.types[program.clustering_root[first + column], OP] == CUSTOM:
+            return False
+    return True

@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_DOC, CONNECT_NAME, CONNECT_PARAMETERS
 from airflow_cdc_provider.sources.cql.events.scalars import EVENT_SCALARS
-from airflow_cdc_provider.sources.cql.exact_values import decimals, integers
+from airflow_cdc_provider.sources.cql.exact_values import decimals, integers, low_64_bits
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes, NativeType, field_names
 from airflow_cdc_provider.sources.cql.schema import CqlType, TableSchema
 
@@ -137,8 +137,11 @@ class EventTypes:
     @property
     def lake(self) -> LakeTypes:
         """Lake types of the projections that :meth:`array` converts."""
-        modes: dict[NativeType, str] = {"decimal": self.decimals, "varint": self.varints}
-        return LakeTypes("milliseconds", tuple(name for name, mode in modes.items() if mode == "precise"))
+        native: dict[NativeType, bool] = {
+            "decimal": self.decimals == "precise",
+            "varint": self.varints != "string",
+        }
+        return LakeTypes("milliseconds", tuple(name for name, wanted in native.items() if wanted))
 
     def field(self, name: str, cql_type: CqlType) -> pa.Field:
         """Return the event field of a CQL type."""
@@ -263,15 +266,6 @@ def _plain_text(text: str) -> str:
     return f"{Decimal(text):f}"
 
 
-def _low_64_bits(column: pa.Array) -> pa.Array:
-    try:
-        return column.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return pa.array(
-            [None if text is None else _wrap(int(text)) for text in column.to_pylist()], pa.int64()
-        )
-
-
 def _wrap(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
@@ -290,7 +284,7 @@ _DECIMALS: Final[Mapping[Decimals, Callable[[pa.Array], pa.Array]]] = {
     "string": _plain_texts,
 }
 _VARINTS: Final[Mapping[Varints, Callable[[pa.Array], pa.Array]]] = {
-    "long": _low_64_bits,
+    "long": low_64_bits,
     "precise": integers,
     "string": lambda column: column,
 }

@@ -120,7 +120,7 @@ def _listed(schema: TableSchema) -> list[_Listed]:
         listed.append(
             _Listed(column.name.encode(), column.kind == "static", column.type, column.id, dropped_at)
         )
-    present = {column.name for column in schema.columns}
+    present = {column.name for column in listed}  # a key column may have got a dropped one's name
     listed += [
         _Listed(
             column.name.encode(),
@@ -130,7 +130,7 @@ def _listed(schema: TableSchema) -> list[_Listed]:
             column.dropped_at_us,
         )
         for column in schema.dropped.values()
-        if column.name not in present and column.kind in ("static", "regular")
+        if column.name.encode() not in present and column.kind in ("static", "regular")
     ]
     return sorted(listed, key=lambda column: (not column.static, column.type.multi_cell, column.name))
 

@@ -5,9 +5,18 @@ It imports the driver, so import it where a session is opened, not at module lev
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cassandra.protocol import ProtocolHandler, ResultMessage
+from cassandra.cluster import ResponseFuture, Session
+from cassandra.cqltypes import BytesType
+from cassandra.protocol import PrepareMessage, ProtocolHandler, ResultMessage, read_short, read_string
+from cassandra.query import PreparedStatement
+
+_CUSTOM: Final = 0x00
+_UDT: Final = 0x30
+_TUPLE: Final = 0x31
+_PARAMETERS: Final = {0x20: 1, 0x21: 2, 0x22: 1}
+"""Types in the native protocol: list, map and set by their number of parameters."""
 
 
 class RawPage(NamedTuple):
@@ -45,6 +54,21 @@ class _RawResult(ResultMessage):
         rows = int.from_bytes(f.read(4), "big")
         self.parsed_rows = [RawPage(f.read(), rows)]
 
+    @classmethod
+    def read_type(cls, f: Any, user_type_map: Any) -> type[BytesType]:
+        """Skip a type: the driver can't make its own class of each name that CQL allows."""
+        kind = read_short(f)
+        if kind == _CUSTOM:
+            read_string(f)
+        if kind == _UDT:
+            read_string(f)
+            read_string(f)
+        for _ in range(read_short(f) if kind in (_UDT, _TUPLE) else _PARAMETERS.get(kind, 0)):
+            if kind == _UDT:
+                read_string(f)
+            cls.read_type(f, user_type_map)
+        return BytesType
+
 
 class RawProtocolHandler(ProtocolHandler):
     """Returns a session's results as :class:`RawPage`; its row factory must be :func:`raw_pages`."""
@@ -55,3 +79,28 @@ class RawProtocolHandler(ProtocolHandler):
 def raw_pages(names: list[str], rows: list[RawPage]) -> list[RawPage]:
     """Return a result's rows unchanged."""
     return rows
+
+
+def prepare(session: Session, query: str) -> PreparedStatement:
+    """Prepare a query like the driver, whose own method makes classes of the types of columns.
+
+    Other nodes prepare it when they first get it.
+    """
+    future = ResponseFuture(session, PrepareMessage(query), None, session.default_timeout)
+    future._protocol_handler = RawProtocolHandler
+    future.send_request()
+    found = future.result().one()
+    prepared = PreparedStatement.from_message(
+        found.query_id,
+        found.bind_metadata,
+        found.pk_indexes,
+        session.cluster.metadata,
+        query,
+        None,
+        session._protocol_version,
+        found.column_metadata,
+        found.result_metadata_id,
+        None,
+    )
+    session.cluster.add_prepared(found.query_id, prepared)
+    return prepared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_ta
 from tests.unit.jobs.runs import FakeSource, run_of
 
 
-def tables_of(tables: list[str], lake: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+def tables_of(tables: list[str], lake: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
     source = FakeSource(*tables)
     run = run_of(Connector.from_dict(declared), source=source)
@@ -29,11 +30,16 @@ def tables_of(tables: list[str], lake: dict[str, str]) -> tuple[list[str], dict[
             {"static_columns": "table"},
             "k.t__static_columns and k.t .* n.k_t__static_columns",
         ),
+        (
+            ["k.T", "k.t"],
+            {"catalog_options": {"type": "hive"}},
+            "k.T and k.t would both be stored in n.k_t",
+        ),
         (["shop.changes"], {}, "the changes table of shop and shop.changes .* n.shop_changes"),
     ],
 )
 def test_tables_that_would_share_a_name_are_refused_and_no_other(
-    tables: list[str], lake: dict[str, str], shared: str
+    tables: list[str], lake: dict[str, Any], shared: str
 ) -> None:
     taken, refused = tables_of(["k.good", *tables], lake)
     assert taken == ["k.good"]
@@ -44,5 +50,5 @@ def test_tables_that_would_share_a_name_are_refused_and_no_other(
 
 
 def test_tables_with_names_of_their_own_are_taken() -> None:
-    tables = ["k.t", "k.t__static_columns", "k.t_side", "a_b.d"]
+    tables = ["k.t", "k.T", "k.t__static_columns", "k.t_side", "a_b.d"]
     assert tables_of(tables, {}) == (tables, {})

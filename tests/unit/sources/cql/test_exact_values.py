@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.sources.cql.exact_values import decimals, durations, integers
+from airflow_cdc_provider.sources.cql.exact_values import decimals, durations, integers, low_64_bits
 
 
 def shortest(number: int) -> bytes:
@@ -24,6 +24,13 @@ def longer(number: int, more: int) -> bytes:
 def test_numbers_keep_their_value_in_the_fewest_bytes(given: list[tuple[int, int] | None]) -> None:
     stored = pa.array([None if n is None else longer(*n) for n in given], pa.binary())
     assert integers(stored).to_pylist() == [None if n is None else shortest(n[0]) for n in given]
+
+
+@given(st.lists(st.none() | st.tuples(st.integers(-(1 << 20_000), 1 << 20_000), st.integers(0, 3))))
+def test_numbers_of_any_length_wrap_to_64_bits(given: list[tuple[int, int] | None]) -> None:
+    stored = pa.array([None if n is None else longer(*n) for n in given], pa.binary())
+    wrapped = [None if n is None else (n[0] + (1 << 63)) % (1 << 64) - (1 << 63) for n in given]
+    assert low_64_bits(stored).to_pylist() == wrapped
 
 
 @given(st.lists(st.tuples(st.integers(-(1 << 80), 1 << 80), st.integers(-(1 << 31), (1 << 31) - 1))))

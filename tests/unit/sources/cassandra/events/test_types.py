@@ -12,7 +12,6 @@ from airflow_cdc_provider.sources.cql.types import parse_type
 @pytest.mark.parametrize(
     ("cql_type", "projected", "event"),
     [
-        ("varint", ["12", None, "-170141183460469231731687303715884105729"], [12, None, -1]),
         (
             "decimal",
             ["12345678901234567890.123", "1E+400", None],
@@ -43,6 +42,7 @@ def number(value: int, size: int) -> bytes:
     ("mode", "projected", "event"),
     [
         ("precise", [number(-129, 4), None], [number(-129, 2), None]),
+        ("long", [number(12, 1), None, number(-(1 << 127) - 1, 17), b""], [12, None, -1, None]),
         (
             "string",
             ["-170141183460469231731687303715884105729"],
@@ -89,7 +89,7 @@ def test_decimals_are_plain_digits_on_request() -> None:
 
 def test_nested_types_are_converted_inside() -> None:
     cql_type = parse_type("list<frozen<map<inet, varint>>>")
-    projected = pa.array([[[("::1", "5")], []], None], pa.list_(pa.map_(pa.utf8(), pa.utf8())))
+    projected = pa.array([[[("::1", b"\5")], []], None], pa.list_(pa.map_(pa.utf8(), pa.binary())))
     column = EventTypes().array(projected, cql_type)
     assert column.to_pylist() == [[[("/::1", 5)], []], None]
     assert column.type == EventTypes().field("v", cql_type).type
