@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from airflow_cdc_provider.changes.record import QUARANTINE
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -51,6 +52,8 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
                 "correct source.topics and tables, or give the user the right to describe the topics",
             ),
         ]
+    if options.tables_from == "topic":
+        findings += _shared_tables(topics)
     messages = sum(ends[one] - begins[one] for one in partitions)
     findings.append(
         Finding("ok", "topics", f"{len(topics)} topics, {len(partitions)} partitions, {messages} offsets")
@@ -60,6 +63,34 @@ def check_topics(settings: ClientSettings, options: DebeziumOptions, reader: Sli
         first = max(begins[partition], ends[partition] - _LAST)
         findings += _sample(reader, topics[partition[0]], MessageRange(*partition, first, ends[partition]))
     return findings
+
+
+def require_one_topic(table: str, topics: Collection[str]) -> None:
+    """Refuse a table whose rows are in several topics: which of two rows of a key is newer is unknown.
+
+    Raises:
+        ConfigurationError: There are several topics.
+    """
+    if len(topics) > 1:
+        raise ConfigurationError(
+            f"the rows of {table} are in several topics, whose order is unknown",
+            expected="one topic, since a key's newest row has the greatest offset",
+            found=", ".join(sorted(topics)),
+            remedy="select one of them in source.topics, by a connector with a name and a lake.namespace of "
+            "its own for each",
+        )
+
+
+def _shared_tables(topics: Iterable[str]) -> Iterator[Finding]:
+    """Report tables whose rows are in several topics."""
+    of_tables: dict[str, list[str]] = {}
+    for topic in topics:
+        of_tables.setdefault(table_of(topic), []).append(topic)
+    for table, own in of_tables.items():
+        try:
+            require_one_topic(table, own)
+        except ConfigurationError as error:
+            yield Finding("warning", table, f"it is left out: {error.message}: {error.found}", error.remedy)
 
 
 def _sample(reader: SliceReader, topic: Topic, last: MessageRange) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import Row
 
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.debezium_mirrors import InAvro, connection, declaration, expected, mirror, send
@@ -107,3 +110,29 @@ def test_columns_that_engines_confuse_have_other_names(
     assert found[1] == {"NAME__2": None, "a.b": 1, "a__2": Row(b=2), "name": "n", "_rest": None}
     assert found[2] == {"NAME__2": "N", "a.b": 3, "a__2": None, "name": "m", "_rest": None}
     assert mirror(spark, "odd.shop_plain") == {1: {"a": '{"b":2}', "_rest": '{"a.b":1}'}}
+
+
+def test_a_table_whose_rows_are_in_two_topics_is_refused_and_stops_no_other(
+    spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
+) -> None:
+    connector = declaration("two", [r"two[ab]\..*"])
+    row = json.dumps(event("c", None, {"id": 1})).encode()
+    for topic in ("twoa.shop.rows", "twob.shop.rows", "twob.shop.good"):
+        kafka_server.create_topic(topic)
+        send(kafka_server, [(topic, 0, b'{"id":1}', row)])
+    plugin = source_plugin("debezium")
+    declared = Connector.from_dict(connector)
+    with closing(plugin.source(declared, connection(kafka_server))) as source:
+        (found,) = [one for one in source.check() if one.level != "ok"]
+    assert (found.subject, found.level) == ("shop.rows", "warning")
+    outcome = run_stage("sync", connector, connection(kafka_server))
+    assert not outcome.ok
+    assert "rows of shop.rows are in several topics" in outcome.error
+    assert "found twoa.shop.rows, twob.shop.rows" in outcome.error
+    assert {table.table for table in outcome.tables if table.error} == {"shop.rows"}
+    assert mirror(spark, "two.shop_good") == {1: {"_rest": None}}
+    # A topic that replaces another one has offsets of its own.
+    moved = declaration("moved", [r"twoa\.shop\.rows"])
+    assert run_stage("sync", moved, connection(kafka_server)).ok
+    moved["source"]["topics"] = [r"twob\.shop\.rows"]
+    assert "are in several topics" in run_stage("sync", moved, connection(kafka_server)).error
