@@ -150,6 +150,22 @@ def test_capped_collections_are_read_though_not_at_a_cluster_time(
         assert assert_mirror_equals_collection(spark, database[name], mirror) == 1
 
 
+def test_updates_whose_post_image_is_missing_reach_the_mirror(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name, full_document="post_image")
+    database.things.insert_many([{"_id": n, "n": n} for n in range(3)])
+    assert run_stage("sync", shop, connection).ok
+    database.things.update_many({}, {"$inc": {"n": 1}})
+    database.things.insert_one({"_id": "new", "tags": [1]})
+    database.things.update_one({"_id": "new"}, {"$push": {"tags": 2}})
+    database.things.delete_one({"_id": 2})
+    done = run_stage("sync", shop, connection)
+    assert (done.ok, done.findings) == (True, ())
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 3
+
+
 def check(declared: dict[str, Any], connection: dict[str, Any]) -> list[Finding]:
     connector = Connector.from_dict(declared)
     with closing(source_plugin("mongodb").source(connector, connection)) as source:
