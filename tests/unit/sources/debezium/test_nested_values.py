@@ -13,7 +13,7 @@ from tests.unit.sources.debezium.debezium_messages import Table, column, event, 
 
 ID = column("id", "int32")
 PLAIN = ("int32", "int64", "string", "boolean", "double")
-MISFITS = (5, "text", 1.5, True, [1], {"x": 1}, 2**40, {}, [], [["k0", 1], ["k0", 2]])
+MISFITS: tuple[Any, ...] = (5, "text", 1.5, True, [1], {"x": 1}, 2**40, {}, [], [["k0", 1], ["k0", 2]])
 Type = dict[str, Any]
 
 
