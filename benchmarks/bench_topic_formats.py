@@ -93,7 +93,7 @@ def ours(messages: Messages, feed: Feed) -> Callable[[], pa.RecordBatch]:
     """Return what makes records."""
 
     def run() -> pa.RecordBatch:
-        return read_messages(messages, feed, {("shop.orders", "")}, Counter())
+        return read_messages(messages, feed, {("shop.orders", "shop.orders", "")}, Counter())
 
     return run
 

@@ -52,6 +52,7 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.plugin import SourceOptions
 from airflow_cdc_provider.sources.registry import source_plugin
+from airflow_cdc_provider.table_patterns import selects
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -389,9 +390,7 @@ class Connector:
 
     def selects(self, table: str) -> bool:
         """Return whether a table is captured."""
-        return any(re.fullmatch(p, table) for p in self.tables) and not any(
-            re.fullmatch(p, table) for p in self.exclude_tables
-        )
+        return selects(self.tables, self.exclude_tables, table)
 
 
 def _safe(name: str) -> str:

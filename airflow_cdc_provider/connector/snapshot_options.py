@@ -11,6 +11,7 @@ from airflow_cdc_provider.connector.signal_options import IncrementalOptions
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.table_patterns import matches_any
 
 EVERY_TABLE: Final = (".*",)
 """Default selection of tables."""
@@ -93,4 +94,4 @@ class SnapshotOptions:
 
     def includes(self, table: str) -> bool:
         """Return whether a table is included in automatic snapshots."""
-        return any(re.fullmatch(pattern, table) for pattern in self.include)
+        return matches_any(self.include, table)

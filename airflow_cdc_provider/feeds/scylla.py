@@ -7,13 +7,13 @@ stored offset, for the group that is furthest behind.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
+from airflow_cdc_provider.table_patterns import selects
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -90,9 +90,7 @@ class Feed:
 
     def selects(self, table: str) -> bool:
         """Return whether a table is selected."""
-        return any(re.fullmatch(p, table) for p in self.tables) and not any(
-            re.fullmatch(p, table) for p in self.exclude_tables
-        )
+        return selects(self.tables, self.exclude_tables, table)
 
 
 def look_at_lags(session: Session, feed: Feed, offset: Mapping[str, Any] | None) -> GroupLags:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_cdc_provider.connector.declaration import Connector
@@ -61,12 +61,33 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
     for unmatched in connector.unmatched(tables) if tables else ():
         remedy = "correct the name, create the table, or enable its capture; the others are captured"
         findings.append(Finding("warning", "tables", unmatched, remedy))
+    findings += _shared_topics(connector, tables)
     if text := connector.guardrail_message(tables):
         level: Literal["warning", "error"] = "error" if connector.guardrail.action == "fail" else "warning"
         findings.append(
             Finding(level, "guardrail", text, "check tables and exclude_tables, or raise the limit")
         )
     return findings
+
+
+def _shared_topics(connector: Connector, tables: Sequence[str]) -> Iterator[Finding]:
+    """Report tables whose default topics are one, or differ only in ``.`` and ``_``, which brokers refuse."""
+    from airflow_cdc_provider.jobs.topics.rules import topic_of_table
+    from airflow_cdc_provider.sources.contract import Finding
+
+    publish = connector.publish
+    if not publish.kafka.connection or publish.topic_pattern or publish.topic_naming:
+        return
+    found: dict[str, dict[str, str]] = {}
+    for table in tables:
+        topic = topic_of_table(connector, table)
+        found.setdefault(topic.replace(".", "_"), {})[table] = topic
+    for topics in found.values():
+        if len(topics) > 1:
+            shared = len(set(topics.values())) == 1
+            problem = "equal keys replace each other" if shared else "brokers refuse one of the names"
+            named = ", ".join(f"{topic} of {table}" for table, topic in topics.items())
+            yield Finding("warning", "topics", f"{problem}: {named}", "set publish.topic_naming")
 
 
 def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:

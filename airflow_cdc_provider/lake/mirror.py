@@ -71,6 +71,7 @@ SNAPSHOT_STARTED = "cdc.snapshot-started"
 ROWS = "cdc.rows"
 OFFSET = "cdc.offset"
 STATIC_COLUMNS_COMMIT = "cdc.static-columns"
+OWNER = "cdc.mirror-of"
 
 _STATIC_ONLY = b"\xff"
 """Takes the place of the clustering in a row of static columns only; no clustering begins with this byte."""
@@ -130,6 +131,7 @@ class MirrorState:
         offset: The source's offset up to which all changes were merged, None before the first merge.
         static_columns: State of its static columns table, None if it has none.
         static_columns_commit: Id of the commit of its static columns table that belongs to this one.
+        owner: :attr:`Mirror.owner`.
     """
 
     head: Head
@@ -144,6 +146,7 @@ class MirrorState:
     offset: Mapping[str, Any] | None = None
     static_columns: StaticColumnsState | None = None
     static_columns_commit: str = ""
+    owner: str = ""
 
     @property
     def static_columns_ahead(self) -> bool:
@@ -181,6 +184,8 @@ class MirrorState:
             found[OFFSET] = json.dumps(self.offset, sort_keys=True)
         if self.static_columns_commit:
             found[STATIC_COLUMNS_COMMIT] = self.static_columns_commit
+        if self.owner:
+            found[OWNER] = self.owner
         return found
 
 
@@ -192,11 +197,13 @@ class Mirror:
         lake: The lake.
         name: The mirror's ``namespace.table``.
         static_columns_table: Whether static columns have a separate table.
+        owner: Its connector and source table; empty for any.
     """
 
     lake: Lake
     name: str
     static_columns_table: bool = False
+    owner: str = ""
 
     def __post_init__(self) -> None:
         """Look up the tables; none need exist."""
@@ -362,11 +369,23 @@ class Mirror:
         )
 
     def state(self) -> MirrorState:
-        """Read the newest commit properties of the mirror and of its static columns table."""
+        """Read the newest commit properties of the mirror and of its static columns table.
+
+        Raises:
+            ConfigurationError: It has another owner.
+        """
         if not self.table.exists():
-            return MirrorState(Head(None))
+            return MirrorState(Head(None), owner=self.owner)
         head = self.table.head()
         found = head.properties
+        if self.owner and found.get(OWNER, self.owner) != self.owner:
+            raise ConfigurationError(
+                f"the mirror {self.name} already exists for another table",
+                expected=self.owner,
+                found=found[OWNER],
+                remedy="give each connector its own lake.namespace; or exclude the table from one of them: "
+                "if that is the mirror's, drop the mirror",
+            )
         memory = found.get(MEMORY)
         expiry, rows, offset = found.get(NEXT_EXPIRY), found.get(ROWS), found.get(OFFSET)
         return MirrorState(
@@ -382,6 +401,7 @@ class Mirror:
             offset=None if offset is None else json.loads(offset),
             static_columns=self.static_columns_state(),
             static_columns_commit=found.get(STATIC_COLUMNS_COMMIT, ""),
+            owner=self.owner,
         )
 
     def rows(self, state: MirrorState) -> DataFrame:

@@ -38,5 +38,7 @@ class Stores:
 
     def mirror(self, table: str) -> Mirror:
         """Return the mirror of a source table."""
-        in_table = self.connector.lake.static_columns == "table"
-        return Mirror(self.lake, self.connector.mirror_table(table), static_columns_table=in_table)
+        connector = self.connector
+        in_table = connector.lake.static_columns == "table"
+        owner = f"table {table} of connector {connector.name}"
+        return Mirror(self.lake, connector.mirror_table(table), static_columns_table=in_table, owner=owner)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from airflow_cdc_provider.table_patterns import matches_any
+
 SnapshotKind = Literal["incremental", "blocking"]
 _KINDS: Final[Mapping[str, SnapshotKind]] = {"incremental": "incremental", "blocking": "blocking"}
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")+"(?:\."(?:[^"]|"")+")*')
@@ -114,7 +116,7 @@ def matches(pattern: str, name: str) -> bool:
     """Return whether an entry of ``data-collections`` matches a table."""
     if _QUOTED.fullmatch(pattern):
         return name == ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(pattern))
-    return re.fullmatch(pattern, name) is not None
+    return matches_any([pattern], name)
 
 
 def _conditions(given: object) -> tuple[Condition, ...]:

@@ -60,6 +60,7 @@ def mark_arrivals(
         table = row["source_table"]
         if row["kind"] == record.DROP:
             ended[table] = max(int(row["batch"]), ended.get(table, 0))
+            found = found.without_loss(table)
             continue
         snapshot = found.snapshots.get(table)
         if snapshot is None or bytes.fromhex(snapshot.position) <= bytes(row["position"]):

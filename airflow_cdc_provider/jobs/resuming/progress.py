@@ -176,6 +176,13 @@ class Progress:
         }
         return replace(self, snapshots={**self.snapshots, **marked})
 
+    def without_loss(self, table: str) -> Progress:
+        """Return a copy in which no changes of a table are lost: all of its rows ended after them."""
+        snapshot = self.snapshots.get(table)
+        if snapshot is None or not snapshot.lost_us:
+            return self
+        return self.with_snapshot(table, replace(snapshot, lost_us=0, lost="", tolerated=False))
+
     def with_signals(self, signals: SignalState) -> Progress:
         """Return a copy with the state of signals set."""
         return replace(self, signals=signals)

@@ -160,6 +160,8 @@ def _cast(converted: pa.Array, kind: pa.DataType) -> pa.Array:
     Raises:
         pa.ArrowInvalid: The target type can't represent some values.
     """
+    if converted.type == kind:
+        return converted
     if pa.types.is_struct(kind) and pa.types.is_struct(converted.type):
         known = dict(zip((one.name for one in converted.type), converted.flatten(), strict=True))
         if not known.keys() <= {one.name for one in kind}:
@@ -174,9 +176,26 @@ def _cast(converted: pa.Array, kind: pa.DataType) -> pa.Array:
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         elements = _cast(converted.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(pa.array(offsets), elements, type=kind, mask=converted.is_null())
-    if kind == pa.binary() or pa.types.is_binary(converted.type):  # a cast would interpret bytes as text
-        raise pa.ArrowNotImplementedError("bytes can't be cast to other types")
-    return pc.cast(converted, kind, safe=True)
+    if pa.types.is_map(kind) and pa.types.is_map(converted.type):
+        sizes = pc.list_value_length(converted).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        keys, items = converted.flatten().flatten()
+        is_null = np.append(converted.is_null().to_numpy(zero_copy_only=False), False)
+        return pa.MapArray.from_arrays(
+            pa.array(offsets, mask=is_null), keys, _cast(items, kind.item_type), type=kind
+        )
+    if kind == pa.string() and not pa.types.is_nested(converted.type) and converted.type != pa.binary():
+        return pc.cast(converted, kind)
+    if not _is_number(kind) or not (_is_number(converted.type) or converted.type == pa.string()):
+        raise pa.ArrowNotImplementedError("a cast would give values another meaning: 5 as a date, or as true")
+    found = pc.cast(converted, kind, safe=True)
+    if converted.type == pa.string():  # a cast reads 0x10, too
+        found = pc.if_else(pc.equal(pc.cast(found, pa.string()), converted), found, None)
+    return found
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _require_objects(table: str, texts: pa.Array) -> None:

@@ -37,7 +37,7 @@ from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
-from airflow_cdc_provider.sources.debezium.records import Messages
+from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchema
 from airflow_cdc_provider.sources.debezium.registered import Registered
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class UnknownSchemaReader:
         retried = retried.append_column("epoch", pc.binary_slice(retried["position"], 0, 4))
         retried = retried.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
         of_epochs = retried.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
-        seen: set[tuple[str, str]] = set()
+        seen: set[RecordedSchema] = set()
         first = 0
         for count in of_epochs["count_all"].to_pylist():
             of_epoch = retried.slice(first, count).to_batches()[0]
@@ -113,7 +113,7 @@ class UnknownSchemaReader:
         """Omit the state of a task: the next one queries the registry again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def _read(self, records: pa.RecordBatch, seen: set[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    def _read(self, records: pa.RecordBatch, seen: set[RecordedSchema]) -> Iterator[pa.RecordBatch]:
         """Retry the records of one epoch of a partition, in order."""
         reader = self._task_reader
         topic, partition = partition_of(records["origin"][0].as_py())

@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.debezium.converters import (
     TextConverter,
 )
 from airflow_cdc_provider.sources.debezium.options import ConverterName, DebeziumOptions
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchema, read_messages
 from airflow_cdc_provider.sources.debezium.registered import Registered, RegisteredSchemas
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SliceReader(Reader):
         settings: Settings of the consumer.
         options: The source's options.
         selects: Returns whether a table is captured.
-        known: Tables and schema names that are already recorded.
+        known: Topics, tables and schema names that are already recorded.
         registry: The schema registry of messages with schema ids.
         takes_envelopes: Whether unwrapped values may be envelopes.
         build: Builds the consumer; librdkafka's by default.
@@ -68,7 +68,7 @@ class SliceReader(Reader):
     settings: ClientSettings
     options: DebeziumOptions
     selects: Callable[[str], bool]
-    known: frozenset[tuple[str, str]] = frozenset()
+    known: frozenset[RecordedSchema] = frozenset()
     registry: Registered | None = None
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
@@ -77,7 +77,7 @@ class SliceReader(Reader):
         """Read slices; count skipped messages."""
         for part in parts:
             feed = self.feed(part)
-            seen: set[tuple[str, str]] = set()
+            seen: set[RecordedSchema] = set()
             found = read_range(self.settings, part.range, self.options.isolation, self.build)
             for portion in _portions(message for messages in found for message in messages):
                 yield from read_parted(_columns(portion), feed, seen, metrics.skipped)
@@ -115,7 +115,7 @@ class SliceReader(Reader):
 
 
 def read_parted(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: Counter[tuple[str, str]]
+    messages: Messages, feed: Feed, seen: set[RecordedSchema], skipped: Counter[tuple[str, str]]
 ) -> Iterator[pa.RecordBatch]:
     """Read messages, split into parts if they don't fit one Arrow batch.
 

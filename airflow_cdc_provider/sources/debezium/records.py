@@ -12,8 +12,8 @@ heartbeat, transaction, schema change,    none: counted
 logical message (``op: m``)
 ========================================  ============================================================
 
-In addition, there is a record of kind ``schema`` for each table and each schema of a row that isn't recorded
-yet.
+In addition, there is a record of kind ``schema`` for each topic, table and schema of a row that isn't
+recorded yet.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ _REASONS: Final[Mapping[int, str]] = {
 }
 
 
+RecordedSchema = tuple[str, str, str]
+"""Topic, table and name of a schema."""
+
+
 @dataclass(frozen=True)
 class Messages:
     """Messages of one partition.
@@ -127,7 +131,7 @@ class Feed:
         is_only: Whether the topic has no other partition.
         strict: Whether to raise an error instead of quarantining a message.
         selects: Returns whether a table is captured.
-        known: Tables and schema names that are already recorded.
+        known: Topics, tables and schema names that are already recorded.
         key_converter: Reads keys.
         value_converter: Reads values.
         takes_envelopes: Whether unwrapped values may be envelopes, which the caller unwraps.
@@ -143,7 +147,7 @@ class Feed:
     is_only: bool
     strict: bool
     selects: Callable[[str], bool]
-    known: frozenset[tuple[str, str]] = frozenset()
+    known: frozenset[RecordedSchema] = frozenset()
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
     takes_envelopes: bool = False
@@ -156,14 +160,14 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[tuple[str, str]], skipped: Counter[tuple[str, str]]
+    messages: Messages, feed: Feed, seen: set[RecordedSchema], skipped: Counter[tuple[str, str]]
 ) -> pa.RecordBatch:
     """Convert messages to records.
 
     Args:
         messages: In the order of their offsets.
         feed: The feed of the messages.
-        seen: Recorded tables and schema names; newly recorded ones are added.
+        seen: What is recorded, as in ``feed.known``; what is newly recorded is added.
         skipped: Skipped messages are counted here.
 
     Returns:
@@ -370,7 +374,7 @@ def _schemas(
     names: pa.Array,
     texts: Mapping[str, bytes],
     rows: Ints,
-    seen: set[tuple[str, str]],
+    seen: set[RecordedSchema],
 ) -> list[pa.RecordBatch]:
     """Build a record of each new schema, after the first message with it."""
     chosen = pa.array(rows)
@@ -378,10 +382,10 @@ def _schemas(
     first = both.group_by(["table", "name"]).aggregate([("row", "min")]).to_pylist()
     records = []
     for one in sorted(first, key=lambda found: found["row_min"]):
-        pair = (one["table"], one["name"])
-        if pair in seen or pair in feed.known:
+        recorded = (feed.topic, one["table"], one["name"])
+        if recorded in seen or recorded in feed.known:
             continue
-        seen.add(pair)
+        seen.add(recorded)
         row = one["row_min"]
         at = encode_position(feed.epoch, int(messages.offsets[row])) + AFTER_MESSAGE
         text = texts.get(one["name"], b"")

@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.debezium.capture import (
     more_partitions,
     plan_batch,
 )
-from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics
+from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics, require_one_topic
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import EARLIEST, LATEST, SOURCE_REGISTRY, DebeziumOptions
@@ -149,8 +149,16 @@ class DebeziumSource(Source):
         return UnknownSchemaReader(self._reader(RetryTimeouts(0, 0)), dict(self._counts), before_us)
 
     def codec(self, table: str, memory: Mapping[str, Any] | None = None) -> DebeziumCodec:
-        """Return the decoder of a table for all recorded schemas of its rows."""
+        """Return the decoder of a table for all recorded schemas of its rows.
+
+        Raises:
+            SchemaUnknown: No row of it was captured.
+            ConfigurationError: Its rows are in several topics.
+        """
         rows = TableRows.of(table, self._records)
+        require_one_topic(
+            table, {partition_of(one["origin"])[0] for one in self._records if one["source_table"] == table}
+        )
         if not rows.known:
             raise SchemaUnknown(
                 f"no row of {table} was captured yet", expected="an event of it", found="none"
@@ -293,7 +301,10 @@ class DebeziumSource(Source):
         )
 
     def _reader(self, patience: RetryTimeouts) -> SliceReader:
-        known = frozenset((one["source_table"], one["schema_id"] or "") for one in self._records)
+        known = frozenset(
+            (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or "")
+            for one in self._records
+        )
         registry = self._registry_for(patience)
         return SliceReader(self._settings, self._options, self._selects, known, registry)
 

@@ -207,11 +207,16 @@ def _structs(data: Bytes, values: ValueSpans, field: ConnectField, kind: pa.Data
     own = values.only(OBJECT)
     misfits = values.present & (own.kinds == ABSENT)
     children = []
-    found = members_of(data, own).find(*(one.name for one in field.fields))
+    members = members_of(data, own)
+    found = members.find(*(one.name for one in field.fields))
+    held = np.zeros(len(values.kinds), np.int64)
     for one, spans in zip(field.fields, found, strict=True):
         child, wrong = show(data, spans, one)
         children.append(child)
         misfits |= wrong
+        held += spans.present
+    inside = np.bincount(members.owners[members.values.present], minlength=len(held))
+    misfits |= inside > held  # a member that no field holds
     is_null = pa.array((own.kinds == ABSENT) | misfits)
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=is_null), misfits
 
@@ -265,15 +270,26 @@ def _maps(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
         kind="stable",
     )
     all_offsets = np.concatenate([[0], np.cumsum(counts_each)]).astype(np.int64)
-    keys, converted, wrong = keys.take(pa.array(order)), converted.take(pa.array(order)), wrong[order]
-    no_key = keys.is_null().to_numpy(zero_copy_only=False)
+    keys, wrong = keys.take(pa.array(order)), wrong[order]
+    owners = np.repeat(np.arange(len(values.kinds)), counts_each)
+    wrong |= keys.is_null().to_numpy(zero_copy_only=False) | _repeated(keys, owners)
     misfits = values.present & (objects.kinds == ABSENT) & (arrays.kinds == ABSENT)
-    misfits |= _inside(all_offsets, wrong | no_key) | _inside(offsets, ~is_pair)
+    misfits |= _inside(all_offsets, wrong) | _inside(offsets, ~is_pair)
     is_null = ~values.present | misfits
-    # Arrow has no mask for maps: the offset of a null row is null.
-    masked_offsets = pa.array(all_offsets.astype(np.int32), mask=np.append(is_null, False))
-    filled = pc.if_else(pa.array(no_key), pa.scalar(""), keys) if no_key.any() else keys
-    return pa.MapArray.from_arrays(masked_offsets, filled, converted, type=field.lake_type), misfits
+    # Arrow has no mask for maps: the offset of a null row is null, and its entries would be the last row's.
+    held = pa.array(np.flatnonzero(~is_null[owners]))
+    own_offsets = np.concatenate([[0], np.cumsum(np.where(is_null, 0, counts_each))]).astype(np.int32)
+    masked_offsets = pa.array(own_offsets, mask=np.append(is_null, False))
+    converted = converted.take(pa.array(order)).take(held)
+    return pa.MapArray.from_arrays(masked_offsets, keys.take(held), converted, type=field.lake_type), misfits
+
+
+def _repeated(keys: pa.Array, owners: Ints) -> Flags:
+    """Return which keys are in the same map before: engines refuse to read such a map."""
+    numbers = pc.dictionary_encode(keys, null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+    found = np.ones(len(numbers), np.bool_)
+    found[np.unique(owners * (len(numbers) + 1) + numbers, return_index=True)[1]] = False
+    return found
 
 
 def _pairs(data: Bytes, entries: ValueSpans) -> tuple[Flags, ValueSpans, ValueSpans]:

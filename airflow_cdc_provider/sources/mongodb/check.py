@@ -263,6 +263,14 @@ def _collections(
             f"{_names(capped)}",
             "take a new snapshot regularly, or exclude them",
         )
+    if capped and options.full_document == "none":
+        yield Finding(
+            "warning",
+            "capped collections",
+            "the server can't read them at a cluster time: updates that a snapshot has may be applied again, "
+            f"which may change the order of members: {_names(capped)}",
+            "use another full_document, or exclude them",
+        )
     if options.full_document == "post_image" or options.pre_images:
         yield from _images(client, options, captured)
     yield from _readable(client, captured)

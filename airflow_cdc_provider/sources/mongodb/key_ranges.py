@@ -11,6 +11,7 @@ Each read requests majority-committed data no older than the cluster time taken 
 time as the version of its rows. The read may see later states; those are also captured as changes, with the
 same or a later content and a greater version. If updates have no documents (``full_document: none``), the
 read is at exactly that cluster time, so that each document lacks exactly the updates that are applied to it.
+(The server refuses that for capped collections, which are read like others.)
 The server keeps past states for some minutes (``minSnapshotHistoryWindowInSeconds``); a read that takes
 longer continues at a later time.
 
@@ -217,7 +218,8 @@ def _read_from(
         at = max((now.time << 32) | now.inc, part.planned_at)
     advanced = options.advanced
     size = part.batch or advanced.fetch_size
-    for command in _find_commands(options, part, progress.last or part.lower, at):
+    exact = bool(part.at) or (options.full_document == "none" and not _is_capped(client, part.table))
+    for command in _find_commands(options, part, progress.last or part.lower, at, exact=exact):
         cursor = RawCursor(
             client, part.table.partition(".")[0], command, size, f"the snapshot of {part.table} can't be read"
         )
@@ -242,8 +244,17 @@ def _read_from(
         cursor.close()
 
 
+def _is_capped(client: MongoClient, table: str) -> bool:
+    """Return whether a collection is capped; False if the user may not read that."""
+    database, _, collection = table.partition(".")
+    try:
+        return bool(client[database][collection].options().get("capped"))
+    except OperationFailure:
+        return False
+
+
 def _find_commands(
-    options: MongodbOptions, part: SnapshotRange, lower: bytes, at: int
+    options: MongodbOptions, part: SnapshotRange, lower: bytes, at: int, *, exact: bool
 ) -> Iterator[dict[str, Any]]:
     query, advanced = parse_filter(part.where), options.advanced
     command: dict[str, Any] = {
@@ -252,7 +263,7 @@ def _find_commands(
         "hint": {"_id": 1},
         "batchSize": part.batch or advanced.fetch_size,
         "noCursorTimeout": advanced.no_cursor_timeout,
-        "readConcern": read_concern(at, exact=bool(part.at) or options.full_document == "none"),
+        "readConcern": read_concern(at, exact=exact),
         "comment": f"{options.stream.comment} snapshot",
     }
     bounds = {}

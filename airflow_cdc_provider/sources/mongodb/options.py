@@ -18,6 +18,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.stages import (
 from airflow_cdc_provider.sources.mongodb.declared_columns import declared_columns
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
 from airflow_cdc_provider.sources.plugin import SourceOptions
+from airflow_cdc_provider.table_patterns import matches_any
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
@@ -149,7 +150,7 @@ class MongodbInference:
 
     def includes(self, table: str) -> bool:
         """Return whether a collection's columns are inferred."""
-        return any(re.fullmatch(pattern, table) for pattern in self.collections)
+        return matches_any(self.collections, table)
 
 
 @dataclass(frozen=True)
@@ -323,7 +324,7 @@ class MongodbOptions(SourceOptions):
 
     def in_batches(self, table: str) -> bool:
         """Return whether each run reads the table in full instead of streaming it."""
-        return any(re.fullmatch(pattern, table) for pattern in self.batch)
+        return matches_any(self.batch, table)
 
     @property
     def strict(self) -> bool:

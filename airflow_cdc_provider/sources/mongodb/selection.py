@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from airflow_cdc_provider.table_patterns import selects
+
 _PORTABLE: Final = re.compile(
     r"""(?:\(\?=)?                               # perhaps a group to look ahead, as imported lists begin
         (?: [A-Za-z0-9_\- /%&@!<>,;='"~`:]      # a character for itself
@@ -83,9 +85,7 @@ class Selection:
 
     def names(self, namespace: str) -> bool:
         """Return whether the patterns select a namespace, so that it is a table with a mirror."""
-        return any(re.fullmatch(p, namespace) for p in self.tables) and not any(
-            re.fullmatch(p, namespace) for p in self.exclude_tables
-        )
+        return selects(self.tables, self.exclude_tables, namespace)
 
 
 def is_temporary(collection: str) -> bool:
@@ -231,8 +231,8 @@ def _name_filter(pattern: str) -> Any:
 
 
 def _anchored(pattern: str) -> str:
-    # \z is the very end, where "$" allows a newline after it; "." leaves out only \n in both dialects.
-    return rf"\A(?:{pattern})\z"
+    # \z is the very end, where "$" allows a newline after it; with s "." matches a newline, too.
+    return rf"\A(?s:{pattern})\z"
 
 
 def _has_bare_alternative(pattern: str) -> bool:

@@ -9,7 +9,6 @@ check uses blocking calls with timeouts; callers on an event loop run it in a th
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.table_patterns import selects
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -106,9 +106,7 @@ class Feed:
 
     def selects(self, table: str) -> bool:
         """Return whether a table is selected."""
-        return any(re.fullmatch(p, table) for p in self.tables) and not any(
-            re.fullmatch(p, table) for p in self.exclude_tables
-        )
+        return selects(self.tables, self.exclude_tables, table)
 
 
 def client_of(values: dict[str, Any]) -> VtgateClient:

@@ -12,10 +12,12 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import Row
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+from airflow_cdc_provider.sources.registry import source_plugin
 from server_kit import KafkaServer, RegistryServer
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.debezium_mirrors import InAvro, connection, declaration, expected, mirror, send
@@ -205,3 +207,29 @@ def test_topics_that_lose_messages_or_are_missing_stop_no_other(
     connector["source"]["on_partitions_added"] = "follow"
     assert sync().ok
     assert 9 in values("again")
+
+
+def test_a_table_whose_rows_are_in_two_topics_is_refused_and_stops_no_other(
+    spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
+) -> None:
+    connector = declaration("two", [r"two[ab]\..*"])
+    row = json.dumps(event("c", None, {"id": 1})).encode()
+    for topic in ("twoa.shop.rows", "twob.shop.rows", "twob.shop.good"):
+        kafka_server.create_topic(topic)
+        send(kafka_server, [(topic, 0, b'{"id":1}', row)])
+    plugin = source_plugin("debezium")
+    declared = Connector.from_dict(connector)
+    with closing(plugin.source(declared, connection(kafka_server))) as source:
+        (found,) = [one for one in source.check() if one.level != "ok"]
+    assert (found.subject, found.level) == ("shop.rows", "warning")
+    outcome = run_stage("sync", connector, connection(kafka_server))
+    assert not outcome.ok
+    assert "rows of shop.rows are in several topics" in outcome.error
+    assert "found twoa.shop.rows, twob.shop.rows" in outcome.error
+    assert {table.table for table in outcome.tables if table.error} == {"shop.rows"}
+    assert mirror(spark, "two.shop_good") == {1: {"_rest": None}}
+    # A topic that replaces another one has offsets of its own.
+    moved = declaration("moved", [r"twoa\.shop\.rows"])
+    assert run_stage("sync", moved, connection(kafka_server)).ok
+    moved["source"]["topics"] = [r"twob\.shop\.rows"]
+    assert "are in several topics" in run_stage("sync", moved, connection(kafka_server)).error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pymongo.errors import OperationFailure
 
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.sources.contract import Finding
+from airflow_cdc_provider.sources.registry import source_plugin
 from tests.integration.jobs.conftest import RunStage
 from tests.integration.jobs.equality import assert_mirror_equals_collection
 from tests.integration.jobs.workloads import write_mongodb
@@ -123,3 +127,46 @@ def test_a_mirror_created_with_documents_continues_without_them(
     assert outcome.note == "", "updates apply to the documents that it stores"
     mirror = f"{database.name}.{database.name}_things"
     assert assert_mirror_equals_collection(spark, database.things, mirror) == 5
+
+
+def test_capped_collections_are_read_though_not_at_a_cluster_time(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name)
+    database.create_collection("capped", capped=True, size=4096)
+    for name in ("capped", "plain"):
+        database[name].insert_one({"_id": 1, "n": 1})
+    (warned,) = [
+        one
+        for one in check(shop, connection)
+        if one.subject == "capped collections" and one.level == "warning"
+    ]
+    assert f"{database.name}.capped" in warned.message
+    assert run_stage("sync", shop, connection).ok
+    database.capped.update_one({"_id": 1}, {"$set": {"n": 2}})
+    assert run_stage("sync", shop, connection).ok
+    for name in ("capped", "plain"):
+        mirror = f"{database.name}.{database.name}_{name}"
+        assert assert_mirror_equals_collection(spark, database[name], mirror) == 1
+
+
+def test_updates_whose_post_image_is_missing_reach_the_mirror(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop = declaration(database.name, full_document="post_image")
+    database.things.insert_many([{"_id": n, "n": n} for n in range(3)])
+    assert run_stage("sync", shop, connection).ok
+    database.things.update_many({}, {"$inc": {"n": 1}})
+    database.things.insert_one({"_id": "new", "tags": [1]})
+    database.things.update_one({"_id": "new"}, {"$push": {"tags": 2}})
+    database.things.delete_one({"_id": 2})
+    done = run_stage("sync", shop, connection)
+    assert (done.ok, done.findings) == (True, ())
+    mirror = f"{database.name}.{database.name}_things"
+    assert assert_mirror_equals_collection(spark, database.things, mirror) == 3
+
+
+def check(declared: dict[str, Any], connection: dict[str, Any]) -> list[Finding]:
+    connector = Connector.from_dict(declared)
+    with closing(source_plugin("mongodb").source(connector, connection)) as source:
+        return source.check()

@@ -75,6 +75,14 @@ def test_a_renamed_collection_is_read_again_by_the_same_sync(
     assert again.snapshot is not None
     assert again.snapshot.rows_by_table == {f"{database.name}.sums": 1}
     assert equal(spark, database, "sums") == 1
+    # By a name that is gone again, and to one that a dot in a pattern would miss.
+    shop["tables"] = [rf"{database.name}\..*"]
+    database.b.rename("passing")
+    database.passing.rename("new\nline")
+    swapped = run_stage("sync", shop, connection)
+    assert not swapped.findings
+    name = Connector.from_dict(shop).mirror_table(f"{database.name}.new\nline")
+    assert assert_mirror_equals_collection(spark, database["new\nline"], name) == 30
     idle = run_stage("sync", shop, connection)
     assert idle.snapshot is None or not idle.snapshot.tables, "what was read again isn't due again"
     assert run_stage("verify", shop, connection).ok

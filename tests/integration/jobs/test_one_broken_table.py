@@ -226,3 +226,28 @@ def test_tables_of_scylla_that_are_named_without_a_log_or_lose_it_stop_no_other(
         assert assert_mirror_equals_model(shop, name, cluster.tables[name]) == 2
     cluster.alter_cdc("off", enabled=True)
     assert never in checked(Connector.from_dict(shop.declaration), shop.connection)
+
+
+def test_a_mirror_of_another_connector_is_refused_and_stops_no_other(
+    spark: SparkSession, run_stage: RunStage, database: Database, connection: dict[str, Any]
+) -> None:
+    other = database.client[f"{database.name}_x"]
+    database["x_t"].insert_one({"_id": 1, "of": "first"})
+    other.t.insert_one({"_id": 2, "of": "second"})
+    database.good.insert_one({"_id": 3})
+    declared = {**declaration(database), "publish": {}, "tables": [rf"{database.name}\.x_t"]}
+    second = {**declared, "name": "second", "tables": [rf"{other.name}\.t", rf"{database.name}\.good"]}
+    try:
+        assert run_stage("sync", declared, connection).ok
+        for stage in ("check_lake", "sync", "verify"):
+            outcome = run_stage(stage, second, connection)
+            text = " ".join(outcome.findings) if stage == "check_lake" else outcome.error
+            assert f"expected table {other.name}.t of connector second" in text
+            assert f"found table {database.name}.x_t of connector shop_{database.name}" in text
+            assert stage == "check_lake" or broken(outcome) == {"t"}
+        assert run_stage("sync", declared, connection).ok
+        for name in ("x_t", "good"):
+            mirror = f"{database.name}.{database.name}_{name}"
+            assert_mirror_equals_collection(spark, database[name], mirror)
+    finally:
+        database.client.drop_database(other)

@@ -98,3 +98,23 @@ def test_a_check_names_tables_whose_mirrors_would_share_a_name() -> None:
     found = check_connector(Connector.from_dict({"name": "s", "source": {"type": "mongodb"}}), source)
     assert [(f.level, f.subject) for f in found] == [("warning", "a.b_c"), ("warning", "a_b.c")]
     assert all("would both be stored in s.a_b_c" in f.message for f in found)
+
+
+def test_a_check_names_tables_that_would_share_a_topic() -> None:
+    class Source:
+        def check(self) -> list[Finding]:
+            return []
+
+        def tables(self) -> list[str]:
+            return ["s.a b", 's.a"b', "s.c", "s.d.e", "s.d_e"]
+
+    publish: dict[str, Any] = {"kafka": {"connection": "kafka"}}
+    declared = {"name": "s", "source": {"type": "mongodb"}, "publish": publish}
+    source: Any = Source()
+    found = check_connector(Connector.from_dict(declared), source)
+    assert [(f.level, f.subject, f.message) for f in found] == [
+        ("warning", "topics", 'equal keys replace each other: s.s.a_b of s.a b, s.s.a_b of s.a"b'),
+        ("warning", "topics", "brokers refuse one of the names: s.s.d.e of s.d.e, s.s.d_e of s.d_e"),
+    ]
+    publish["topic_pattern"] = "{prefix}"  # meant to be shared
+    assert check_connector(Connector.from_dict(declared), source) == []

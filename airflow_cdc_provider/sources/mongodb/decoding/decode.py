@@ -5,9 +5,9 @@
 * An update whose look-up found nothing (``fullDocument: null``) contributes nothing: the document was deleted
   or replaced since, and that change follows.
 * With ``full_document: none`` an update has only its ``updateDescription``: a patch, which the merge applies
-  to the document in the mirror (:mod:`.patches`).
-* Any other update without a document is reported as undecodable: no post-image was recorded. Its row must be
-  re-read.
+  to the document in the mirror (:mod:`.patches`). So is an update whose post-image wasn't recorded: if the
+  merge doesn't have the document, its key is unresolved, and re-read.
+* Any other update without a document is reported as undecodable.
 * A snapshot record without a payload means that the document doesn't exist.
 """
 
@@ -118,7 +118,8 @@ def _effects(found: States, full_document: FullDocument) -> Ints:
     """Return the effect of each event on its row."""
     operation, document_kinds = found.operations, found.documents.kinds
     has_document = document_kinds == DOCUMENT
-    has_patch = (found.patches.kinds == DOCUMENT) & (full_document == "none")
+    no_image = (document_kinds == NULL) & (full_document == "post_image")
+    has_patch = (found.patches.kinds == DOCUMENT) & (no_image | (full_document == "none"))
     is_update = operation == change_event.UPDATE
     is_whole = (operation == change_event.INSERT) | (operation == change_event.REPLACE)
     missing = _NO_POST_IMAGE if full_document == "post_image" else _NOTHING

@@ -6,7 +6,6 @@ between batches is a value (:class:`.transactions.OpenTransaction`).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from airflow_cdc_provider.sources.mongodb.events.raw_values import chosen_member
 from airflow_cdc_provider.sources.mongodb.events.shapes import TypedDocuments, typed_documents
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.own_topics import schema_changes_topic, transactions_topic
+from airflow_cdc_provider.table_patterns import matches_any
 
 UNCHANGED = "unchanged"
 """Kind of skipped updates that changed nothing."""
@@ -204,7 +204,7 @@ class MongodbRecords:
     def _in_outbox(self, events: pa.RecordBatch) -> np.ndarray:
         names = mongodb_envelope.join_names(events["database"], events["collection"]).dictionary_encode()
         patterns = self.connector.publish.outbox.tables
-        chosen = [any(re.fullmatch(p, name) for p in patterns) for name in names.dictionary.to_pylist()]
+        chosen = [matches_any(patterns, name) for name in names.dictionary.to_pylist()]
         return np.array(chosen, np.bool_)[names.indices.to_numpy(zero_copy_only=False)]
 
     def _route(

@@ -17,7 +17,7 @@ from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchema, read_messages
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
 
@@ -96,7 +96,7 @@ class Table:
         self.records: list[pa.RecordBatch] = []
         self.schemas: list[dict[str, Any]] = []
         self.known: pa.Table | None = None
-        self.seen: set[tuple[str, str]] = set()
+        self.seen: set[RecordedSchema] = set()
         self.reasons: list[str] = []
         self.fences: Any = ()
         self.codec: DebeziumCodec | None = None

@@ -21,6 +21,7 @@ NAMESPACES = [
     "\u017fhop.order\u017f",
     "kiosk.tickets",
     "\u212a\u0130OSK.T\u0131ckets",
+    "shop.a\nb",
 ]
 
 
@@ -109,8 +110,8 @@ def test_literal_collections_of_a_database_are_one_short_list() -> None:
 def test_patterns_of_an_imported_list_select_by_database_and_collection_alone() -> None:
     imported = from_debezium({"topic.prefix": "t", "collection.include.list": r"shop\.orders"}).connector
     assert {
-        "ns.db": {"$regex": "\\A(?:[Ss\u017f][Hh][Oo][Pp])\\z"},
-        "ns.coll": {"$regex": "\\A(?:[Oo][Rr][Dd][Ee][Rr][Ss\u017f])\\z"},
+        "ns.db": {"$regex": "\\A(?s:[Ss\u017f][Hh][Oo][Pp])\\z"},
+        "ns.coll": {"$regex": "\\A(?s:[Oo][Rr][Dd][Ee][Rr][Ss\u017f])\\z"},
     } in event_filter(Selection(imported.tables))["$or"][0]["$and"][1]["$or"]
 
 
