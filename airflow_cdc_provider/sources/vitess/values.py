@@ -32,6 +32,7 @@ from airflow_cdc_provider.sources.vitess.events.values import (
     read_times,
 )
 from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.json_order import in_mysqls_order
 from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
 
 _FLOAT_BYTES: Final = 4
@@ -102,6 +103,8 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
             plain = pc.utf8_lpad(plain, column.type.sizes[0], "0")
         return plain, misfits
     raw = span_column(pa.binary(), data, starts, ends)
+    if family == "json":
+        raw = in_mysqls_order(raw)
     converted = decode_column(raw, column.charset if family == "text" else "utf8mb4")
     return converted, _missing(converted, starts)
 
