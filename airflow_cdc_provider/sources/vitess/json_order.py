@@ -1,7 +1,7 @@
 """Order of the members of JSON objects: VTGate's stream sorts names by their bytes, MySQL by length first.
 
-``{"bb": 1, "c": 2}`` in the stream is ``{"c": 2, "bb": 1}`` in a SELECT and in a copy. Names of equal length have the
-same order in both, so a stable sort by length gives MySQL's text.
+``{"bb": 1, "c": 2}`` in the stream is ``{"c": 2, "bb": 1}`` in a SELECT and in a copy. Names of equal length
+have the same order in both, so a stable sort by length gives MySQL's text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_cdc_provider.formats.kernels import Bytes, Int, Ints, walker
 
 
 def in_mysqls_order(values: pa.Array) -> pa.Array:
-    """Return JSON with the members of all objects in MySQL's order; bytes that aren't JSON stay as they are."""
+    """Return JSON with the members of objects in MySQL's order; other bytes stay as they are."""
     data, starts, ends = binary_buffer(values)
     first, last, _ = scan_texts(data, starts, ends)
     longest = int((last - first).max(initial=0))
@@ -43,8 +43,9 @@ def _order_text(
 ) -> None:
     """Order the members of a text's objects, inner ones first.
 
-    The spans of the members of all open objects are in ``firsts`` and ``lasts``. A bracket takes an item before its
-    members: the number of the item of the bracket around it, and -1 for an array, whose elements take none.
+    The spans of the members of all open objects are in ``firsts`` and ``lasts``. A bracket takes an item
+    before its members: the item of the bracket around it, and the number of its complete members, or -1 for
+    an array, whose elements take no items.
     """
     used = np.int64(0)
     bracket = np.int64(-1)
@@ -77,7 +78,7 @@ def _order_text(
 def _order_members(
     data: Bytes, first: Int, after: Int, firsts: Ints, lasts: Ints, lengths: Ints, scratch: Bytes
 ) -> None:
-    """Sort the spans of an object's members by the length of their names; names of equal length keep their order."""
+    """Sort an object's members by the length of their names; those of equal length keep their order."""
     is_sorted = True
     length = np.int64(1 << 62)
     for member in range(first, after):

@@ -537,8 +537,14 @@ def test_columns_with_names_that_mirrors_need_have_others() -> None:
 
 def test_a_column_keeps_its_name_whatever_is_added_before_it_or_dropped() -> None:
     first = seen(fields({"id": "bigint", "a.b": "int"}), 1)
-    second = [ran("alter table t add a int first", 2), seen(fields({"a": "int", "id": "bigint", "a.b": "int"}), 3)]
-    third = [ran("alter table t drop `a.b`, add `a.c` int", 4), seen(fields({"a": "int", "id": "bigint", "a.c": "int"}), 5)]
+    second = [
+        ran("alter table t add a int first", 2),
+        seen(fields({"a": "int", "id": "bigint", "a.b": "int"}), 3),
+    ]
+    third = [
+        ran("alter table t drop `a.b`, add `a.c` int", 4),
+        seen(fields({"a": "int", "id": "bigint", "a.c": "int"}), 5),
+    ]
     fourth = [ran("alter table t drop a", 6), seen(fields({"id": "bigint", "a.c": "int"}), 7)]
 
     names = [

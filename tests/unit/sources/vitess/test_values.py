@@ -105,7 +105,11 @@ def test_names_of_an_enum_may_come_in_the_columns_own_character_set() -> None:
 @pytest.mark.covers("VIT-FLT-16")
 def test_an_incomplete_character_at_the_end_is_not_dropped() -> None:
     names = column("set('é','café')", collation=LATIN1)
-    assert as_text(names, *(name.encode("latin1") for name in ("é", "café", "é,café"))) == ["é", "café", "é,café"]
+    assert as_text(names, *(name.encode("latin1") for name in ("é", "café", "é,café"))) == [
+        "é",
+        "café",
+        "é,café",
+    ]
     assert decode_column(pa.array([b"ab\xe9", b"ab"]), "").to_pylist() == [None, "ab"]
 
 
