@@ -269,8 +269,13 @@ def _tables(
         return
     yield Finding("ok", "tables", f"{len(tables)} selected: {_names(tables)}")
     for table in tables:
-        renamed = column_names(columns.get(table, ()), reserved=(REST,))
-        yield from name_findings(f"{options.keyspace}.{table}", renamed.items())
+        name, own = f"{options.keyspace}.{table}", columns.get(table, ())
+        yield from name_findings(name, column_names(own, reserved=(REST,)).items())
+        if "`" in table:
+            yield Finding("warning", name, "VTGate can't copy a table with ` in its name", "exclude it")
+        if odd := [column for column in own if column.startswith("@")]:
+            reason = f"VTGate can't stream changes of a table with columns like {', '.join(odd)}"
+            yield Finding("warning", name, reason, "rename the columns, or exclude the table")
     if homes:
         yield Finding(
             "ok",

@@ -34,9 +34,9 @@ def found(
         "VITESS_REPLICATION_STATUS": [replication],
         "VITESS_SHARDS": [("shop/-80",), ("shop/80-",)],
         "VITESS_TABLETS": TABLETS,
-        "FULL TABLES": [("item", "BASE TABLE")],
+        "FULL TABLES": [("item", "BASE TABLE"), ("b`q", "BASE TABLE"), ("at", "BASE TABLE")],
         "schema_version": [("1",)],
-        "information_schema.columns": [("item", "id"), ("item", "_deleted"), ("other", "_cdc")],
+        "information_schema.columns": [("item", "id"), ("item", "_deleted"), ("other", "_cdc"), ("at", "@1")],
         "VEXPLAIN": [('{"OperatorType": "Route", "Variant": "Reference"}',)] if reference else [],
     }
     with FakeVtgate([standing], answers) as vtgate:
@@ -79,7 +79,7 @@ def test_others_are_not(status: str, kind: str) -> None:
 def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
     assert found("", reference=True)["reference tables"] == (
         "ok",
-        "shop.item: all shards have the same rows, shop/-80 is read",
+        "shop.at, shop.b`q, shop.item: all shards have the same rows, shop/-80 is read",
     )
     assert "reference tables" not in found("")
 
@@ -87,6 +87,13 @@ def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
 def test_columns_with_other_names_in_the_mirror_are_named() -> None:
     level, message = found("")["shop.item"]
     assert (level, "in a new mirror _deleted is _deleted__2" in message) == ("warning", True)
+
+
+def test_tables_that_vtgate_cant_copy_or_stream_are_named() -> None:
+    findings = found("")
+    assert findings["shop.b`q"] == ("warning", "VTGate can't copy a table with ` in its name")
+    level, message = findings["shop.at"]
+    assert (level, "can't stream" in message, "@1" in message) == ("warning", True, True)
 
 
 def test_the_vtctld_of_the_connection_is_checked() -> None:
