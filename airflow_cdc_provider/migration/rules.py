@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.connector.publish.vitess import split_expressions
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 Outcome = Literal["imported", "ignored", "unsupported"]
@@ -73,12 +75,11 @@ class Draft:
             target = target.get(part) if isinstance(target, dict) else None
         return target
 
-    def patterns(self, value: str) -> list[str]:
-        """Split a list of names: case-insensitive regular expressions, or literals."""
-        entries = split_list(value)
+    def patterns(self, name: str, value: str) -> list[str]:
+        """Split a property's list of names: case-insensitive regular expressions, or literals."""
         if self.properties.get("filters.match.mode", "regex").strip().lower() == "literal":
-            return [re.escape(entry) for entry in entries]
-        return [f"(?i:{entry})" for entry in entries]
+            return [re.escape(entry) for entry in split_list(value)]
+        return [java_pattern(name, entry.replace("\\,", ",")) for entry in split_expressions(value)]
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,24 @@ def split_list(value: str) -> list[str]:
     """Split a list at commas that are not escaped by a backslash."""
     entries = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", value)]
     return [entry for entry in entries if entry]
+
+
+def java_pattern(name: str, pattern: str) -> str:
+    """Return Java's regular expression as a case-insensitive one of Python.
+
+    Raises:
+        ConfigurationError: Python can't read it, or would read it differently.
+    """
+    python = re.sub(r"^\(\?[iu]+\)", "", pattern)
+    python = re.sub(r"\\Q(.*?)(?:\\E|$)", lambda found: re.escape(found[1]), python)
+    python = re.sub(r"\(\?<(?![=!])", "(?P<", python)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(python)
+    except (re.error, FutureWarning) as error:
+        raise invalid(name, f"regular expressions that Python supports too ({error})", pattern) from error
+    return f"(?i:{python})"
 
 
 def invalid(name: str, expected: str, found: str) -> ConfigurationError:

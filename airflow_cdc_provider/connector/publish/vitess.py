@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,17 @@ from typing import Any, Final, Literal
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
 
-_MASK: Final = re.compile(r"(truncate|mask):\d+|(hash|hash-v2):[^:]+:.+", re.DOTALL)
+_MASK: Final = re.compile(r"(truncate|mask):\d+|(hash|hash-v2):([^:]+):.+", re.DOTALL)
+
+
+def digest_algorithm(name: str) -> str:
+    """Return hashlib's name of one of Java's algorithms (``SHA-256``); empty if there is none."""
+    known = {_letters(one): one for one in sorted(hashlib.algorithms_available) if "shake" not in one}
+    return known.get(_letters(name), "")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_/]", "", name).lower()
 
 
 def _patterns(values: tuple[str, ...]) -> str:
@@ -24,8 +35,16 @@ def _patterns(values: tuple[str, ...]) -> str:
 
 def _masks(values: Mapping[str, str]) -> str:
     for pattern, form in values.items():
-        if not isinstance(form, str) or not _MASK.fullmatch(form):
-            return f"truncate:N, mask:N, hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT, for {pattern!r}"
+        found = _MASK.fullmatch(form) if isinstance(form, str) else None
+        expected = "truncate:N, mask:N, hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT"
+        if found is not None and found[3]:
+            expected = "" if digest_algorithm(found[3]) else "an algorithm of Python's hashlib"
+        elif found is not None:
+            expected = ""
+        if expected:  # without the value, which has the salt
+            raise ConfigurationError(
+                f"invalid value for option publish.vitess.masks of {pattern!r}", expected=expected
+            )
     return _patterns(tuple(values))
 
 

@@ -23,24 +23,24 @@ from airflow_cdc_provider.migration.rules import Draft, Rule
 
 def include_tables(draft: Draft, name: str, value: str) -> None:
     """Select tables."""
-    draft.include += draft.patterns(value)
+    draft.include += draft.patterns(name, value)
 
 
 def exclude_tables(draft: Draft, name: str, value: str) -> None:
     """Exclude tables."""
-    draft.exclude += draft.patterns(value)
+    draft.exclude += draft.patterns(name, value)
 
 
 def include_databases(draft: Draft, name: str, value: str) -> None:
     """Select tables of databases or keyspaces."""
-    draft.databases += draft.patterns(value)
+    draft.databases += draft.patterns(name, value)
 
 
 def exclude_databases(draft: Draft, name: str, value: str) -> None:
     """Exclude tables of databases or keyspaces."""
     if draft.properties.get("database.include.list"):
         raise ConfigurationError("properties exclude each other", found="database.include.list and " + name)
-    draft.excluded_databases += draft.patterns(value)
+    draft.excluded_databases += draft.patterns(name, value)
 
 
 def consistency(*more: str) -> Rule:
@@ -57,7 +57,7 @@ def consistency(*more: str) -> Rule:
 
 
 def _snapshot_include(draft: Draft, name: str, value: str) -> None:
-    if patterns := draft.patterns(value):
+    if patterns := draft.patterns(name, value):
         draft.set("snapshot.include", patterns)
 
 
@@ -122,7 +122,7 @@ def custom_converters(path: str) -> Rule:
 
 
 def _skipped(draft: Draft, name: str, value: str) -> None:
-    kinds = [kind for kind in rules.split_list(value) if kind != "none"]
+    kinds = [kind for kind in rules.split_list(value.lower()) if kind != "none"]
     if not set(kinds) <= {"c", "u", "d", "t", "r", "i"}:
         raise rules.invalid(name, "some of c, u, d, t, or none", value)
     draft.set("publish.skipped_operations", kinds)

@@ -41,6 +41,11 @@ _JAVA_ALONE: Final = (
     "auto.offset.reset",
     "enable.auto.commit",
     "max.poll.records",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "transaction.two.phase.commit.enable",
+    "security.providers",
 )
 """Settings without a counterpart in librdkafka, or set by this package."""
 _OURS: Final = ("enable.idempotence", "transactional.id", "isolation.level", "group.id", "client.id")

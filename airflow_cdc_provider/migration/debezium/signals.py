@@ -85,7 +85,7 @@ _OF_KAFKA: Final[dict[str, Rule]] = {
 
 SIGNALS: Final[dict[str, Rule]] = {
     "signal.data.collection": rules.unsupported(
-        "Use channel `file` or `airflow`; signals can't be sent in Cassandra's commit log"
+        "Signals aren't read from a table of the source: use channel `kafka`, `file` or `airflow`"
     ),
     _CHANNELS: rules.custom_rule("`signals.channels`, plus `airflow`, which also replaces jmx", _channels),
     "signal.poll.interval.ms": rules.seconds("signals.poll_interval_seconds"),

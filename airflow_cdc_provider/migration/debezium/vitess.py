@@ -84,7 +84,7 @@ def _decimals(draft: Draft, name: str, value: str) -> None:
 
 def _columns(path: str) -> Rule:
     def apply(draft: Draft, name: str, value: str) -> None:
-        draft.set(path, draft.patterns(value))
+        draft.set(path, draft.patterns(name, value))
 
     return rules.custom_rule(f"`{path}`", apply)
 
@@ -96,7 +96,7 @@ def _mask(draft: Draft, name: str, value: str) -> None:
         if found:
             masks = draft.get("publish.vitess.masks") or {}
             assert isinstance(masks, dict)
-            masks.update(dict.fromkeys(draft.patterns(value), form.format(*found.groups())))
+            masks.update(dict.fromkeys(draft.patterns(name, value), form.format(*found.groups())))
             draft.set("publish.vitess.masks", masks)
             return
     raise rules.invalid(
@@ -121,11 +121,11 @@ def _key_columns(draft: Draft, name: str, value: str) -> None:
         parts = split_expressions(entry, ":")
         if len(parts) != 2:
             raise rules.invalid(name, "keyspace.table:column,column;... ", value)
-        table = f"(?i:{parts[0]})"
+        table = rules.java_pattern(name, parts[0])
         while table in columns:  # each entry has its own place in the order
             table = f"(?:{table})"
         columns[table] = ",".join(
-            f"(?i:(?:{column}).*)" if column.startswith("^") else f"(?i:{column})"
+            rules.java_pattern(name, f"(?:{column}).*" if column.startswith("^") else column)
             for column in split_expressions(parts[1])
         )
     draft.set("publish.vitess.key_columns", columns)

@@ -138,7 +138,7 @@ def decode_column(raw: pa.Array, charset: str) -> pa.Array:
         try:
             return raw.cast(pa.string())
         except pa.ArrowInvalid:
-            return pa.array([_or_none(codecs.utf_8_decode, value) for value in raw.to_pylist()], pa.string())
+            return pa.array([_or_none(_decode_utf8, value) for value in raw.to_pylist()], pa.string())
     distinct = pc.dictionary_encode(raw)
     decode = decoder(charset)
     texts = pa.array([_or_none(decode, value) for value in distinct.dictionary.to_pylist()], pa.string())
@@ -160,6 +160,10 @@ def decoder(charset: str) -> Callable[[bytes], tuple[str, int]]:
 def can_decode(charset: str) -> bool:
     """Return whether there is a codec for a character set."""
     return charset in _CODECS
+
+
+def _decode_utf8(raw: bytes) -> tuple[str, int]:
+    return codecs.utf_8_decode(raw, "strict", True)  # else it ignores an incomplete character at the end
 
 
 def _decode_latin1(raw: bytes) -> tuple[str, int]:

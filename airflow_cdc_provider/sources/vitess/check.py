@@ -302,6 +302,13 @@ def _tables(
         }
     )
     yield from _types({table: frozenset(columns.get(table, {}).values()) for table in tables}, rules)
+    if odd := [f"{options.keyspace}.{table}" for table in tables if "`" in table]:
+        yield Finding("warning", listed(odd), "VTGate can't copy a table with ` in its name", "exclude it")
+    for table in tables:
+        if at := [column for column in columns.get(table, ()) if column.startswith("@")]:
+            reason = f"VTGate can't stream changes of a table with columns like {listed(at)}"
+            remedy = "rename the columns, or exclude the table"
+            yield Finding("warning", f"{options.keyspace}.{table}", reason, remedy)
     if homes:
         yield Finding(
             "note",

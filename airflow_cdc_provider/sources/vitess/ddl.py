@@ -201,7 +201,12 @@ def _added(column: Any, text: str) -> Added:
         and not kind.args.get("allow_null")
         for kind in kinds
     )
-    if _is_generated(column) or any(isinstance(kind, exp.AutoIncrementColumnConstraint) for kind in kinds):
+    is_serial = column.kind is not None and column.kind.is_type(exp.DataType.Type.SERIAL)
+    if (
+        is_serial
+        or _is_generated(column)
+        or any(isinstance(kind, exp.AutoIncrementColumnConstraint) for kind in kinds)
+    ):
         return Added(column.name, None, constant=False, nullable=nullable)
     defaults = [kind.this for kind in kinds if isinstance(kind, exp.DefaultColumnConstraint)]
     if not defaults:

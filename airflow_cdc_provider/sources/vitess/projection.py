@@ -25,8 +25,22 @@ _Convert = Callable[[int, Column, _Cells, Ints], pa.Array]
 
 
 def lake_names(history: TableHistory) -> list[str]:
-    """Return the names of the columns of the newest version in the mirror."""
-    return list(column_names((column.name for column in history.newest.columns), reserved=(REST,)).values())
+    """Return the names of the columns of the newest version in the mirror.
+
+    Of clashing columns the older one has its own name; no other column changes a column's name later.
+    """
+    found: dict[str, str] = {}
+    earlier: tuple[Column, ...] = ()
+    for shape, step in zip(history.shapes, ((), *history.steps), strict=False):
+        kept = {
+            column.name: found[column.name]
+            for column, origin in zip(shape.columns, step, strict=False)
+            if isinstance(origin, FromColumn) and earlier[origin.number].name == column.name
+        }
+        by_age = sorted((column.name for column in shape.columns), key=lambda name: name not in kept)
+        found = column_names(by_age, kept, reserved=(REST,))
+        earlier = shape.columns
+    return [found[column.name] for column in earlier]
 
 
 def mirror_schema(history: TableHistory, types: LakeTypes) -> pa.Schema:

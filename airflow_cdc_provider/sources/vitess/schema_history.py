@@ -340,18 +340,18 @@ def _statements_after(
 def _restored_version(
     chain: Sequence[_FieldsRecord], after: Sequence[_StatementRecord]
 ) -> _FieldsRecord | None:
-    """Return the older version that statements after the newest one restored.
+    """Return the older version that statements after the newest one restored, or this one with other columns.
 
     Fields that were seen before are not recorded again, so only statements show that a column was dropped
-    again.
+    again, or replaced by another one.
     """
     newest = chain[-1].shape
     names: dict[str, str | Added] = {column.name: column.name for column in newest.columns}
     for one in after:
         names = _replay(one.statement, names)
-    if names.keys() == newest.index.keys():
+    if all(names.get(name) == name for name in newest.index) and len(names) == len(newest.columns):
         return None
-    return next((one for one in reversed(chain[:-1]) if one.shape.index.keys() == names.keys()), None)
+    return next((one for one in reversed(chain) if one.shape.index.keys() == names.keys()), None)
 
 
 def _changes_values(one: _StatementRecord) -> bool:
@@ -401,7 +401,7 @@ def _step(
             if not _widens(earlier.columns[number], column):
                 old = earlier.columns[number].column_type
                 questions.append(f"column {column.name} changed from {old} to {column.column_type}")
-        elif found is not None and _is_known(found, column):
+        elif found is not None and column.name not in earlier.index and _is_known(found, column):
             origins.append(FromDefault(found.default))
         else:
             origins.append(FromDefault(None))
@@ -463,8 +463,10 @@ def _widens(old: Column, new: Column) -> bool:
             return a.name == b.name and b.members[: len(a.members)] == a.members
         case "datetime" | "timestamp" | "time":
             return new.scale >= old.scale
-        case "bytes" | "bit":
-            return a.name == b.name or {a.name, b.name} <= _BLOBS
+        case "bytes":
+            return {a.name, b.name} <= _BLOBS  # MySQL fills BINARY up with zero bytes
+        case "bit":
+            return False
     return True
 
 

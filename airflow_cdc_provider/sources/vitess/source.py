@@ -26,6 +26,7 @@ from airflow_cdc_provider.sources.vitess.capture import ChangeStream
 from airflow_cdc_provider.sources.vitess.check import DEFAULT_RULES, SnapshotRules, check_keyspace
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
+from airflow_cdc_provider.sources.vitess.current_fields import with_current_fields
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.gtid import is_real
 from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
@@ -347,6 +348,7 @@ class VitessSource(Source):
             if lost := self._loss_of(error):
                 raise lost from error
             return self.plan(start, head, limit)  # the table was dropped since
+        plan = with_current_fields(plan, self._values, self._options, self._selects)
         self._offset = self._verified = Position.from_offset(plan.end)
         if plan.at_head and self._unreadable:
             self._stream.close()

@@ -32,9 +32,12 @@ from airflow_cdc_provider.sources.vitess.events.values import (
     read_times,
 )
 from airflow_cdc_provider.sources.vitess.fields import Column
+from airflow_cdc_provider.sources.vitess.json_order import in_mysqls_order
 from airflow_cdc_provider.sources.vitess.lake_types import VECTOR, family_of
 
 _FLOAT_BYTES: Final = 4
+_YEAR_1_US: Final = -719_162 * DAY_US
+"""Python, with it PySpark, has no earlier dates."""
 
 
 def to_lake_type(
@@ -102,6 +105,8 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
             plain = pc.utf8_lpad(plain, column.type.sizes[0], "0")
         return plain, misfits
     raw = span_column(pa.binary(), data, starts, ends)
+    if family == "json":
+        raw = in_mysqls_order(raw)
     converted = decode_column(raw, column.charset if family == "text" else "utf8mb4")
     return converted, _missing(converted, starts)
 
@@ -124,7 +129,7 @@ def texts_or_hex(column: Column, data: Bytes, starts: Ints, ends: Ints) -> pa.Ar
 def _convert_typed(kind: pa.DataType, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Flags]:
     if pa.types.is_timestamp(kind) or kind == pa.date32():
         micros, states = read_moments(data, starts, ends)
-        misfits = (states == NO_DATE) | (states == BROKEN)
+        misfits = (states == NO_DATE) | (states == BROKEN) | (micros < _YEAR_1_US)
         valid = (starts >= 0) & ~misfits
         if kind == pa.date32():
             return fixed_column(kind, (micros // DAY_US).astype(np.int32), valid), misfits

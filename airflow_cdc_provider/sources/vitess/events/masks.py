@@ -8,7 +8,6 @@ digests UTF-8.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.text_digests import digests
+from airflow_cdc_provider.connector.publish.vitess import digest_algorithm
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 _FORMAT: Final = re.compile(r"(truncate|mask):(\d+)|(hash|hash-v2):([^:]+):(.+)", re.DOTALL)
@@ -54,10 +54,9 @@ def mask_of(form: str, path: str, *, is_text: bool, length: int) -> Callable[[pa
         )
     if found[1] == "mask":
         return partial(_mask, int(found[2]))
-    algorithm = found[4].replace("-", "").lower()
-    if algorithm not in hashlib.algorithms_available:
-        raise ConfigurationError(f"publish.vitess.masks of {path}: there is no algorithm {found[4]}")
-    return partial(digests, algorithm, found[5].encode(), as_java=found[3] == "hash", length=length)
+    return partial(
+        digests, digest_algorithm(found[4]), found[5].encode(), as_java=found[3] == "hash", length=length
+    )
 
 
 def _truncate(size: int, column: pa.Array) -> pa.Array:

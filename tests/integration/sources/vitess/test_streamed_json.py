@@ -46,7 +46,9 @@ def expression(chance: random.Random, depth: int = 0) -> str:
     members = [expression(chance, depth + 1) for _ in range(chance.randrange(4))]
     if kind < 0.7:
         return f"json_array({', '.join(members)})"
-    named = [f"'k{number}', {member}" for number, member in enumerate(members)]
+    named = [
+        f"'{chance.choice(('k', 'kk', 'ü', 'Z', ''))}{number}', {one}" for number, one in enumerate(members)
+    ]
     return f"json_object({', '.join(named)})"
 
 

@@ -49,6 +49,43 @@ def option(found: Any, path: str) -> Any:
     return found
 
 
+def test_patterns_in_javas_syntax_are_pythons_or_refused_by_the_propertys_name() -> None:
+    given = r"(?i)shop\.a{1,2}, shop.[b,c], \Qshop.d+\E, (?<k>shop)\.e\,f"
+    tables = connector("table.include.list", given).tables
+    assert tables == (
+        r"(?i:shop\.a{1,2})",
+        "(?i:shop.[b,c])",
+        r"(?i:shop\.d\+)",
+        "(?i:(?P<k>shop)\\.e,f)",
+    )
+    keys = option(connector("message.key.columns", r"(?i)shop.t:\Qa.b\E"), "publish.vitess.key_columns")
+    assert keys == {T: r"(?i:a\.b)"}
+    for pattern in (r"shop\.\p{Alpha}", "shop.[a-z&&[^b]]", "[x"):
+        with pytest.raises(ConfigurationError, match=r"property table\.include\.list"):
+            imported({"table.include.list": pattern})
+
+
+def test_masks_have_an_algorithm_and_errors_no_salt() -> None:
+    for name in ("SHA-512/256", "SHA3-256", "md5"):
+        assert option(connector(f"column.mask.hash.{name}.with.salt.s", "shop.t.a"), MASKS) == {
+            A: f"hash:{name}:s"
+        }
+    with pytest.raises(ConfigurationError, match="an algorithm of Python's hashlib") as failed:
+        connector("column.mask.hash.NONE-1.with.salt.hidden", "shop.t.a")
+    assert "hidden" not in str(failed.value)
+
+
+def test_skipped_operations_are_read_in_any_case() -> None:
+    assert connector("skipped.operations", "C, d").publish.skipped_operations == ("c", "d")
+
+
+def test_settings_that_only_javas_producer_has_are_ignored() -> None:
+    for name in ("compression.zstd.level", "transaction.two.phase.commit.enable"):
+        found = imported({f"producer.override.{name}": "1"})
+        assert found.connector.publish.kafka.producer == {}
+        assert any(f"producer.override.{name} is ignored" in note for note in found.notes)
+
+
 @pytest.mark.covers("VIT-SCO-01", "VIT-FLT-13")
 def test_the_least_properties_make_a_connector() -> None:
     found = connector()

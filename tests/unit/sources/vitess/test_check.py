@@ -40,13 +40,14 @@ def found(
         "VITESS_REPLICATION_STATUS": [replication],
         "VITESS_SHARDS": [("shop/-80",), ("shop/80-",)],
         "VITESS_TABLETS": TABLETS,
-        "FULL TABLES": [("item", "BASE TABLE")],
+        "FULL TABLES": [("item", "BASE TABLE"), ("b`q", "BASE TABLE"), ("at", "BASE TABLE")],
         "schema_version": [("1",)],
         "information_schema.columns": [
             ("item", "id", "bigint"),
             ("item", "_deleted", "json"),
             ("item", "kind", "ENUM"),
             ("other", "_cdc", "json"),
+            ("at", "@1", "int"),
         ],
         "VEXPLAIN": [('{"OperatorType": "Route", "Variant": "Reference"}',)] if reference else [],
     }
@@ -90,7 +91,7 @@ def test_others_are_not(status: str, kind: str) -> None:
 def test_reference_tables_are_named_with_the_shard_that_is_read() -> None:
     assert found("", reference=True)["reference tables"] == (
         "note",
-        "shop.item: all shards have the same rows, shop/-80 is read",
+        "shop.at, shop.b`q, shop.item: all shards have the same rows, shop/-80 is read",
     )
     assert "reference tables" not in found("")
 
@@ -123,6 +124,13 @@ def test_what_types_cost_is_said_once_by_what_the_declaration_chooses(
     assert json in notes["JSON"]
     assert enum in notes["ENUM and SET"]
     assert ("added columns" in notes) == rules.never
+
+
+def test_tables_that_vtgate_cant_copy_or_stream_are_named() -> None:
+    findings = found("")
+    assert findings["shop.b`q"] == ("warning", "VTGate can't copy a table with ` in its name")
+    level, message = findings["shop.at"]
+    assert (level, "can't stream" in message, "@1" in message) == ("warning", True, True)
 
 
 def test_the_vtctld_of_the_connection_is_checked() -> None:

@@ -535,6 +535,26 @@ def test_columns_with_names_that_mirrors_need_have_others() -> None:
     assert [name for name, *_ in codec.remember()["columns"]] == codec.mirror_schema().names[:-1]
 
 
+def test_a_column_keeps_its_name_whatever_is_added_before_it_or_dropped() -> None:
+    first = seen(fields({"id": "bigint", "a.b": "int"}), 1)
+    second = [
+        ran("alter table t add a int first", 2),
+        seen(fields({"a": "int", "id": "bigint", "a.b": "int"}), 3),
+    ]
+    third = [
+        ran("alter table t drop `a.b`, add `a.c` int", 4),
+        seen(fields({"a": "int", "id": "bigint", "a.c": "int"}), 5),
+    ]
+    fourth = [ran("alter table t drop a", 6), seen(fields({"id": "bigint", "a.c": "int"}), 7)]
+
+    names = [
+        codec_of(*records).mirror_schema().names[:-1]
+        for records in ([first, *second], [first, *second, *third], [first, *second, *third, *fourth])
+    ]
+
+    assert names == [["a__2", "id", "a.b"], ["a__2", "id", "a.c"], ["id", "a.c"]]
+
+
 def test_a_state_of_another_form_is_refused() -> None:
     codec = codec_of(seen(TWO, 1))
     for state in (b"\x02" + bytes(16), b"\x01" + bytes(3), b"\x01" + bytes(16)):

@@ -52,7 +52,8 @@ def as_text(column: Column, *values: bytes | None) -> list[Any]:
         ("bit(20)", [b"\x08\0\1"], [b"\x08\0\1"]),
         ("year", [b"0000", b"2155"], [0, 2155]),
         ("date", [b"2024-02-29", b"1000-01-01"], [datetime.date(2024, 2, 29), datetime.date(1000, 1, 1)]),
-        ("date", [b"0000-00-00", b"2023-11-00", b"2023-02-30"], ["misfit"] * 3),
+        ("date", [b"0000-00-00", b"2023-11-00", b"2023-02-30", b"0000-12-31"], ["misfit"] * 4),
+        ("date", [b"0001-01-01"], [datetime.date.min]),
         ("datetime(6)", [b"9999-12-31 23:59:59.999999"], [datetime.datetime.max]),
         ("datetime", [b"2023-11-00 00:00:00", b"rubbish", None], ["misfit", "misfit", None]),
         (
@@ -102,6 +103,16 @@ def test_names_of_an_enum_may_come_in_the_columns_own_character_set() -> None:
 
 
 @pytest.mark.covers("VIT-FLT-16")
+def test_an_incomplete_character_at_the_end_is_not_dropped() -> None:
+    names = column("set('é','café')", collation=LATIN1)
+    assert as_text(names, *(name.encode("latin1") for name in ("é", "café", "é,café"))) == [
+        "é",
+        "café",
+        "é,café",
+    ]
+    assert decode_column(pa.array([b"ab\xe9", b"ab"]), "").to_pylist() == [None, "ab"]
+
+
 def test_without_names_an_enum_stays_the_number_that_vitess_8_gives() -> None:
     enum = Column("c", "ENUM", "", UTF8, as_text=False)
     assert converted(enum, b"3", None) == ["3", None]
