@@ -365,7 +365,10 @@ class Mirror:
         """Read the newest commit properties of the mirror and of its static columns table."""
         if not self.table.exists():
             return MirrorState(Head(None))
-        head = self.table.head()
+        return self.state_of(self.table.head())
+
+    def state_of(self, head: Head) -> MirrorState:
+        """Return the state in the properties of a commit; that of the static columns table is the newest."""
         found = head.properties
         memory = found.get(MEMORY)
         expiry, rows, offset = found.get(NEXT_EXPIRY), found.get(ROWS), found.get(OFFSET)
