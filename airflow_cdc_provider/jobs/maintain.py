@@ -106,6 +106,8 @@ def _keep_earlier_rows(stores: Stores, states: Mapping[str, MirrorState], throug
     Returns:
         The last batch that may expire.
     """
+    if through <= 0:
+        return through
     earlier = {}
     now_ms = time.time_ns() // 1_000_000
     for table, state in states.items():
@@ -113,7 +115,7 @@ def _keep_earlier_rows(stores: Stores, states: Mapping[str, MirrorState], throug
         lake_table = stores.lake.table(mirror.name)
         # Without one, the connector was declared when it had expired: the rows are unknown.
         earlier[table] = state_before(mirror, lake_table, through, now_ms) or state
-        if through > 0 and (snapshot := earlier[table].head.snapshot):
+        if snapshot := earlier[table].head.snapshot:
             pin(lake_table, snapshot, keep=())
     return min(through, last_expirable_batch(stores.connector, stores.changes, earlier))
 
