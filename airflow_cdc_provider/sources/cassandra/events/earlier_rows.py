@@ -83,7 +83,7 @@ def _covered(stores: Stores, mirror: Mirror, state: MirrorState, ranges: pa.Tabl
     """Return the mirror's rows in some of the ranges."""
     from pyspark.sql import functions as f
 
-    bounds = stores.spark.createDataFrame(ranges.rename_columns(["of", "first", "end"])).distinct()
+    bounds = stores.spark.createDataFrame(ranges.rename_columns(["of", "first", "end"]))
     rows = mirror.rows(state).where("state IS NOT NULL").select(*CONTRIBUTION_SCHEMA.names)
     inside = f.expr("key = of AND clustering >= first AND (end IS NULL OR clustering < end)")
     return rows.join(f.broadcast(bounds), inside, "left_semi").toArrow().cast(CONTRIBUTION_SCHEMA)
