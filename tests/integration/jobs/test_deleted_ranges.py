@@ -179,9 +179,8 @@ def test_a_row_that_a_deletion_removes_in_part_has_an_event_with_the_rest(shop: 
     build_lake(shop.spark, Connector.from_dict(shop.declaration)).table(shop.mirror_name("t")).maintain(
         retain_seconds=0
     )
-    published = shop.stage("publish").published
-    assert published is not None
-    assert published.findings == ("skipped: 1 of kind deletion of unknown rows",)
+    unknown = [found for found in shop.stage("publish").findings if "deletion of unknown rows" in found]
+    assert len(unknown) == 1
 
 
 def test_rows_of_a_snapshot_that_a_deletion_may_have_removed_have_an_event(
