@@ -24,9 +24,10 @@ from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.merged_position import MergedPosition
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.lake.iceberg_difference import release
+from airflow_cdc_provider.lake.iceberg_difference import pin, release
 from airflow_cdc_provider.lake.layout import PUBLISHED
 from airflow_cdc_provider.lake.mirror import Mirror, MirrorState
+from airflow_cdc_provider.lake.mirror_history import state_before
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 
@@ -51,10 +52,13 @@ def maintain(run: Run) -> JobResult:
     known = {t: state for t, state in states.items() if isinstance(state, MirrorState)}
     through = -1 if failed else last_expirable_batch(job.connector, stores.changes, known)
     through = min(through, _last_published(job, stores, source, clients.connections, through))
-    expired = stores.changes.expire(through, datetime.now(UTC) - timedelta(seconds=retain))
-    log.info("%s: batches through %d expired", stores.changes.name, expired)
-    if job.connector.publish.kafka.enabled:
+    older_than = datetime.now(UTC) - timedelta(seconds=retain)
+    if job.connector.publish.needs_earlier_rows:
+        through = _keep_earlier_rows(stores, known, stores.changes.last_old(through, older_than))
+    elif job.connector.publish.kafka.enabled:
         _release_pins(job.connector, stores.lake, clients.connections, mirrors)
+    expired = stores.changes.expire(through, older_than)
+    log.info("%s: batches through %d expired", stores.changes.name, expired)
     own = [stores.changes.table]
     if job.connector.publish.pulsar.enabled:
         positions = stores.lake.table(job.connector.published_table, PUBLISHED)
@@ -87,6 +91,33 @@ def _maintain(tables: Sequence[LakeTable], retain_seconds: int) -> None:
             done.expired_snapshots,
             time.monotonic() - started,
         )
+
+
+def _keep_earlier_rows(stores: Stores, states: Mapping[str, MirrorState], through: int) -> int:
+    """Pin the snapshots of mirrors that events of the kept batches need.
+
+    These need rows from before their batch: those of a snapshot, and all changes since.
+
+    Args:
+        stores: The lake.
+        states: States of mirrors by source table, for all tables with changes in the changes table.
+        through: The last batch that would expire otherwise.
+
+    Returns:
+        The last batch that may expire.
+    """
+    if through <= 0:
+        return through
+    earlier = {}
+    now_ms = time.time_ns() // 1_000_000
+    for table, state in states.items():
+        mirror = stores.mirror(table)
+        lake_table = stores.lake.table(mirror.name)
+        # Without one, the connector was declared when it had expired: the rows are unknown.
+        earlier[table] = state_before(mirror, lake_table, through, now_ms) or state
+        if snapshot := earlier[table].head.snapshot:
+            pin(lake_table, snapshot, keep=())
+    return min(through, last_expirable_batch(stores.connector, stores.changes, earlier))
 
 
 def _release_pins(

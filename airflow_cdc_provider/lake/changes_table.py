@@ -389,6 +389,13 @@ class ChangesTable:
         Returns:
             The newest batch removed, 0 for none.
         """
+        newest = self.last_old(through_batch, older_than)
+        if newest:
+            self.table.discard("batch", newest, sparing=("kind", LASTING))
+        return newest
+
+    def last_old(self, through_batch: int, older_than: datetime) -> int:
+        """Return the last batch that :meth:`expire` would remove, 0 for none."""
         from pyspark.sql import functions
 
         state = self.state()
@@ -397,11 +404,7 @@ class ChangesTable:
             return 0
         offsets = self.table.read(state.head).where(functions.col("kind") == record.OFFSET)
         old = offsets.where((functions.col("batch") <= last) & (functions.col("captured_at") < older_than))
-        newest = old.agg(functions.max("batch")).collect()[0][0]
-        if newest is None:
-            return 0
-        self.table.discard("batch", int(newest), sparing=("kind", LASTING))
-        return int(newest)
+        return int(old.agg(functions.max("batch")).collect()[0][0] or 0)
 
     def maintain(self, *, through_batch: int, retain_seconds: int) -> MaintenanceReport:
         """Expire batches and snapshots. Files are not compacted: batches are short-lived and have few files.

@@ -98,7 +98,7 @@ def pin(table: IcebergTable, snapshot: str, keep: Collection[str] | None = None)
 
     def change() -> None:
         loaded = table.load()
-        names = _pins(loaded)
+        names = pins(loaded)
         kept = names if keep is None else {name, *(f"{PIN_PREFIX}{other}" for other in keep)}
         update = _without(loaded, names - kept)
         if name not in names:
@@ -121,7 +121,7 @@ def release(table: IcebergTable, before: str | None) -> None:
 
     def change() -> None:
         loaded = table.load()
-        names = _pins(loaded)
+        names = pins(loaded)
         if before is not None:
             oldest = loaded.snapshot(int(before))
             since = 0 if oldest is None else oldest.sequenceNumber()
@@ -133,7 +133,8 @@ def release(table: IcebergTable, before: str | None) -> None:
         table.retry(change)
 
 
-def _pins(loaded: Any) -> set[str]:
+def pins(loaded: Any) -> set[str]:
+    """Return the names of the tags of pinned snapshots."""
     return {str(name) for name in loaded.refs() if name.startswith(PIN_PREFIX)}
 
 

@@ -376,7 +376,14 @@ class Mirror:
         """
         if not self.table.exists():
             return MirrorState(Head(None), owner=self.owner)
-        head = self.table.head()
+        return self.state_of(self.table.head())
+
+    def state_of(self, head: Head) -> MirrorState:
+        """Return the state in the properties of a commit; that of the static columns table is the newest.
+
+        Raises:
+            ConfigurationError: The mirror has another owner.
+        """
         found = head.properties
         if self.owner and found.get(OWNER, self.owner) != self.owner:
             raise ConfigurationError(

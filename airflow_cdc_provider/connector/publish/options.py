@@ -190,6 +190,11 @@ class PublishOptions:
         return self.envelope == "datastax-cells" or self.cassandra.deletions == "keys"
 
     @property
+    def needs_earlier_rows(self) -> bool:
+        """Whether events of captured changes need the rows of mirrors from before these."""
+        return self.enabled and self.envelope == "datastax" and not self.kafka.after_merge
+
+    @property
     def start(self) -> Literal["earliest", "latest"]:
         """Start of the first run."""
         return self.pulsar.start if self.pulsar.enabled else self.kafka.start

@@ -74,14 +74,21 @@ def test_readers_of_datastax_topics_see_each_row_once_also_after_a_kill(
     shop.run("UPDATE t SET a = 100 WHERE p = 'ä1' AND c = 1")
     assert shop.sync(connection=connection).published.records == 1  # type: ignore[union-attr]
     assert pulsar_server.read(topic)[-1]["value"]["a"] == "100"
+
+    shop.run("DELETE FROM t WHERE p = 'ä1'")
+    assert shop.sync(connection=connection).published.records == 6  # type: ignore[union-attr]
+    deleted = pulsar_server.read(topic)[-6:]
+    assert all(message["value"] is None for message in deleted), "also rows of earlier batches"
+    assert {message["key"]["c"] for message in deleted[1:]} == {"1", "3", "5", "7", "9"}
+
     reported = shop.stage("offsets", connection=connection, action="show").published
     assert reported is not None
     assert reported.pending_batches == 0
     shop.stage("offsets", connection=connection, action="publish", batch=1)
     again = shop.stage("publish", connection=connection).published
     assert again is not None
-    assert again.records == 11
-    assert len(pulsar_server.read(topic)) == 22, "on request all is published again"
+    assert again.records == 17
+    assert len(pulsar_server.read(topic)) == 34, "on request all is published again"
 
 
 def test_without_deduplication_a_run_fails_unless_doubles_are_accepted(

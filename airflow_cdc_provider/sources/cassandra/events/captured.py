@@ -21,6 +21,7 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.cassandra.events.before_images import Known
 from airflow_cdc_provider.sources.cassandra.events.changes import EventSettings, Numbered, cluster_of
+from airflow_cdc_provider.sources.cassandra.events.earlier_rows import earlier_rows
 from airflow_cdc_provider.sources.cassandra.events.records import build_events
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.paced import paced
@@ -57,6 +58,7 @@ def captured_records(
         cluster_of(source),
         request.now_ns,
         read_again=partial(_read_again, connector, source),
+        earlier_rows=partial(earlier_rows, stores, request.now_ns) if publish.cassandra.reread else None,
         by_batch=request.by_batch,
         registrar=request.registrar,
     )

@@ -18,6 +18,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.events.before_images import KnownOf, nothing_known
+from airflow_cdc_provider.sources.cassandra.events.earlier_rows import EarlierRowsOf
 from airflow_cdc_provider.sources.cassandra.events.reread_rows import ReadAgain
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
@@ -42,6 +43,7 @@ class EventSettings:
         now_ns: The time at which events are built and TTLs are evaluated, ns since 1970.
         known_of: Returns the known rows from before all records.
         read_again: Reads rows at the source; None without a source, such as for a recording.
+        earlier_rows: Finds rows that a batch's deletions covered; None if all changes are given.
         by_batch: Whether all events of a batch of the changes table come before those of the next, whatever
             their write times, and rows are read again once per batch.
         registrar: Assigns ids to schemas; None for none.
@@ -53,6 +55,7 @@ class EventSettings:
     now_ns: int
     known_of: KnownOf = nothing_known
     read_again: ReadAgain | None = None
+    earlier_rows: EarlierRowsOf | None = None
     by_batch: bool = False
     registrar: Registrar | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.cell_times import latest_times
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
+from airflow_cdc_provider.changes.fence import Fence
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import in_order
 from airflow_cdc_provider.events.event_batches import EventBatch
@@ -38,10 +40,14 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
     table_ids_of,
 )
 from airflow_cdc_provider.sources.cassandra.events.datastax_decode import RowDecoder
+from airflow_cdc_provider.sources.cassandra.events.earlier_rows import EarlierRows, deleted_ranges
 from airflow_cdc_provider.sources.cassandra.events.reread_rows import as_read, last_of_each_row
 from airflow_cdc_provider.sources.cassandra.events.row_states import row_states
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.encoding import encoded_events, topics_of
+
+_EARLIER: Final = -1
+"""Change number of all that was known before."""
 
 
 def whole_rows(
@@ -90,9 +96,10 @@ def _whole_rows(
             continue
         codec = source.codec_of(schema)
         left_out = whole_columns(excluded_of(schema, excluded, former=schema.id in former))
-        states, positions = _states(settings, codec, records, ours, skipped)
+        dropped = schema.id in former
+        before = None if dropped else int(numbers[0]) - 1
+        codec, states, positions = _states(settings, codec, records, ours, before, skipped)
         if connector.publish.cassandra.reread:
-            dropped = schema.id in former
             groups = numbers if settings.by_batch else np.zeros_like(numbers)
             states, positions = _states_now(settings, codec, states, positions, groups, dropped=dropped)
         options = envelope_options(connector, codec.schema, left_out, index=connector.publish.event_index)
@@ -129,22 +136,48 @@ def envelope_options(
 
 
 def _states(
-    settings: EventSettings, codec: CassandraCodec, records: pa.Table, ours: pa.Array, skipped: SkippedRecords
-) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Return the states of a table's rows after each change, and numbers that order all tables' events."""
+    settings: EventSettings,
+    codec: CassandraCodec,
+    records: pa.Table,
+    ours: pa.Array,
+    before: int | None,
+    skipped: SkippedRecords,
+) -> tuple[CassandraCodec, pa.RecordBatch, np.ndarray]:
+    """Return the states of a table's rows after each change, and numbers that order all tables' events.
+
+    Args:
+        settings: The settings of events.
+        codec: The table's codec.
+        records: All records.
+        ours: Which of them are the table's.
+        before: The last batch before them; None if it has no rows of the table.
+        skipped: Collects undecodable changes.
+
+    Returns:
+        The codec of the states, these, and their numbers.
+    """
     fences = fences_of(records.filter(pc.equal(records["source_table"], codec.table)), codec.schema.id)
     changes, numbers = data_of(records, ours)
     decoded = codec.decode(changes, fences)
+    earlier = CONTRIBUTION_SCHEMA.empty_table()
+    if before is not None and settings.earlier_rows and codec.schema.clustering:
+        ranges = deleted_ranges(decoded.contributions)
+        if ranges.num_rows:
+            found = settings.earlier_rows(codec.table, ranges, before)
+            skipped.by_kind["deletion of unknown rows"] += 0 if found.complete else ranges.num_rows
+            codec, fences, earlier = _with_earlier(settings, codec, fences, found)
+            decoded = codec.decode(changes, fences)
     note(codec.table, changes, decoded.undecodable, decoded.reasons, skipped)
     of_change = np.asarray(decoded.rows, np.int64)
     contributions = pa.Table.from_batches([decoded.contributions], CONTRIBUTION_SCHEMA)
     states = row_states(
-        contributions,
-        of_change,
+        pa.concat_tables([earlier, contributions]).combine_chunks(),
+        np.concatenate([np.full(earlier.num_rows, _EARLIER), of_change]),
         settings.now_ns // 1_000_000_000,
         codec.rules,
         clustered=bool(codec.schema.clustering),
     )
+    states = states.filter(pc.greater(states["change"], _EARLIER))
     duplicates = replica_duplicates(decoded.contributions, of_change, changes.num_rows)
     skipped.by_kind["replica duplicate"] += int(np.count_nonzero(duplicates))
     latest = np.full(changes.num_rows, np.iinfo(np.int64).min)
@@ -165,7 +198,19 @@ def _states(
     }
     if settings.connector.publish.cassandra.node_header:
         columns["node"] = nodes_of(changes).take(states["change"])
-    return pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+    return codec, pa.RecordBatch.from_pydict(columns), event_order(numbers[change])
+
+
+def _with_earlier(
+    settings: EventSettings, codec: CassandraCodec, fences: tuple[Fence, ...], found: EarlierRows
+) -> tuple[CassandraCodec, tuple[Fence, ...], pa.Table]:
+    """Return the codec and the fences for changes after others, and the contributions of these."""
+    codec = settings.source.codec_of(codec.schema, found.known.memory)
+    fences = (*found.known.fences, *fences_of(found.changes, codec.schema.id), *fences)
+    ours = pc.equal(table_ids_of(found.changes, settings.source), bytes.fromhex(codec.schema.id))
+    changes, _ = data_of(found.changes, ours.fill_null(False))
+    decoded = pa.Table.from_batches([codec.decode(changes, fences).contributions], CONTRIBUTION_SCHEMA)
+    return codec, fences, pa.concat_tables([found.known.contributions, decoded])
 
 
 def _states_now(

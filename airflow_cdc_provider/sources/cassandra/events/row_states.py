@@ -70,7 +70,8 @@ def row_states(
     """Return the states of all rows that each change touched.
 
     A change first has the rows and static cells that it names, in its order, with a deletion of a partition
-    as such (as a row, if partitions are rows); then each row that a deletion of a partition or range removed.
+    as such (as a row, if partitions are rows); then each row that a deletion of a partition or range removed,
+    wholly or in part, or perhaps: rows of a SELECT don't show when they were inserted.
     Rows from before the first change are unknown, and rows that a TRUNCATE removed have no states.
 
     Args:
@@ -87,7 +88,7 @@ def row_states(
     states = [ROW_STATE_SCHEMA.empty_table()]
     for indexes, part, before, after in _play(contributions, changes, now_seconds, rules):
         states.append(_states_after(part, changes[indexes], after, by_name))
-        states.append(_removed(part, changes[indexes], before, after, by_name))
+        states.append(_covered(part, changes[indexes], before, after, by_name))
     table = pa.concat_tables(states).combine_chunks()
     order = np.argsort(table["change"].to_numpy(), kind="stable")
     (batch,) = table.take(pa.array(order)).combine_chunks().to_batches() or [_nothing()]
@@ -350,32 +351,36 @@ def _states_after(
     )
 
 
-def _removed(
+def _covered(
     part: pa.Table, changes: npt.NDArray[np.int64], before: pa.Table, after: Reconciled, by_name: pa.Array
 ) -> pa.Table:
-    """Return the rows that existed before the round and not after it, except those that the changes name."""
-    before = before.filter(pc.is_valid(before["state"]))
+    """Return the rows that deletions of partitions and ranges removed or changed, except those named, too."""
+    deletions = np.flatnonzero(np.isin(part["scope"].to_numpy(), (PARTITION_DELETION, RANGE_DELETION)))
+    if not len(deletions):
+        return ROW_STATE_SCHEMA.empty_table()
     named = part.filter(pc.is_in(part["scope"], value_set=by_name))
-    survivors = after.live.filter(pc.is_valid(after.live["state"]))
+    part, changes = part.take(pa.array(deletions)), changes[deletions]
+    before = before.filter(pc.is_valid(before["state"])).combine_chunks()
+    survivors = after.live.filter(pc.is_valid(after.live["state"])).combine_chunks()
     names = _names(before)
-    removed = pc.invert(
-        pc.or_(pc.is_in(names, value_set=_names(survivors)), pc.is_in(names, value_set=_names(named)))
-    )
-    rows = before.filter(removed)
-    by_key = pc.index_in(rows["key"].combine_chunks(), value_set=part["key"].combine_chunks())
-    deleted = pc.greater_equal(rows["generation"], part["generation"].take(by_key))
-    deleted = deleted.combine_chunks()
-    rows, by_key = rows.filter(deleted), by_key.filter(deleted)
-    count = rows.num_rows
+    index = pc.index_in(names, value_set=_names(survivors))
+    same = pc.equal(before["state"].combine_chunks(), survivors["state"].combine_chunks().take(index))
+    decided = pc.invert(pc.is_in(before["key"].combine_chunks(), value_set=after.unresolved_keys))
+    change = pc.index_in(before["key"].combine_chunks(), value_set=part["key"].combine_chunks())
+    own = before["generation"].combine_chunks()
+    truncated = pc.less(own, part["generation"].combine_chunks().take(change)).fill_null(True)
+    unaffected = pc.or_(pc.and_(same.fill_null(False), decided), truncated)
+    chosen = pc.invert(pc.or_(unaffected, pc.is_in(names, value_set=_names(named))))
+    rows, index, change = before.filter(chosen), index.filter(chosen), change.filter(chosen)
     return pa.table(
         {
-            "change": pa.array(changes).take(by_key),
+            "change": pa.array(changes).take(change),
             "key": rows["key"],
             "key_state": rows["state"],
-            "state": pa.nulls(count, pa.binary()),
-            "static_state": pa.nulls(count, pa.binary()),
-            "lives": pa.array(np.zeros(count, np.bool_)),
-            "name": _state_names(names.filter(removed).filter(deleted), pa.repeat(True, count)),
+            "state": survivors["state"].combine_chunks().take(index),
+            "static_state": survivors["static_state"].combine_chunks().take(index),
+            "lives": index.is_valid(),
+            "name": _state_names(names.filter(chosen), pa.repeat(True, rows.num_rows)),
         },
         schema=ROW_STATE_SCHEMA,
     )

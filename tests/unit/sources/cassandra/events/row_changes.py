@@ -33,9 +33,15 @@ class Changes:
         row = CellRow(ROW_LIVENESS, liveness_us=time, clustering=native, cells=(cell,))
         return self.add(key, ROW, row, clustering, **more)
 
-    def static(self, key: str, value: str, time: int) -> Changes:
+    def update(self, key: str, clustering: str, value: str, time: int, **more: Any) -> Changes:
+        """Write another column, without the row's liveness."""
+        cell = Cell(3, 0, 0, time, NEVER, b"", value.encode())
+        native = len(clustering).to_bytes(4, "little") + clustering.encode()
+        return self.add(key, ROW, CellRow(0, clustering=native, cells=(cell,)), clustering, **more)
+
+    def static(self, key: str, value: str, time: int, **more: Any) -> Changes:
         cell = Cell(2, 0, 0, time, NEVER, b"", value.encode())
-        return self.add(key, STATIC, CellRow(ROW_STATIC, cells=(cell,)))
+        return self.add(key, STATIC, CellRow(ROW_STATIC, cells=(cell,)), **more)
 
     def delete(self, key: str, scope: int, time: int, clustering: str = "", **more: Any) -> Changes:
         row = CellRow(ROW_DELETION, deletion_us=time, deletion_seconds=1)
@@ -62,4 +68,4 @@ class Changes:
 
 
 def value_of(state: bytes | None) -> str | None:
-    return None if state is None else read_cell_row(state).cells[0].value.decode()
+    return None if state is None else "".join(c.value.decode() for c in read_cell_row(state).cells[:1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.cell_row import Cell, CellRow, write_cell_row
 from airflow_cdc_provider.changes.cell_times import latest_times
-from airflow_cdc_provider.changes.cells import NEVER, ROW_DELETION, ROW_LIVENESS
+from airflow_cdc_provider.changes.cells import NEVER, ROW_DELETION, ROW_LIVENESS, ROW_UNCERTAIN
 from airflow_cdc_provider.changes.contribution import (
     CONTRIBUTION_SCHEMA,
     PARTITION_DELETION,
@@ -72,6 +72,66 @@ def test_a_deletion_of_a_range_has_an_event_per_deleted_row() -> None:
     changes = Changes().write("p", "a", "1", 10).write("p", "b", "2", 10).write("p", "c", "3", 10)
     changes.delete("p", RANGE_DELETION, 20, "b", clustering_end=b"c")
     assert changes.states()[3:] == [(3, "p", "b", None, None, False)]
+
+
+def test_a_row_that_a_deletion_removes_in_part_has_an_event_with_the_rest() -> None:
+    changes = Changes().write("p", "a", "1", 10).update("p", "a", "2", 30).write("p", "b", "3", 30)
+    changes.delete("p", RANGE_DELETION, 20, "a").delete("p", RANGE_DELETION, 20, "a")
+    assert changes.states()[3:] == [(3, "p", "a", "2", None, True)], "neither newer rows nor a repetition"
+
+
+def test_a_row_of_a_select_that_a_deletion_may_have_removed_has_an_event() -> None:
+    read = CellRow(ROW_UNCERTAIN, liveness_us=30, clustering=b"\1\0\0\0a")
+    changes = Changes().add("p", ROW, read, "a").delete("p", RANGE_DELETION, 20, "a")
+    assert [state[:3] for state in changes.states()] == [(0, "p", "a"), (1, "p", "a")]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pq"),
+            st.sampled_from("abc"),
+            st.sampled_from(
+                ["write"] * 3 + ["update"] * 3 + ["static", "row"] + ["range"] * 3 + ["partition"]
+            ),
+            st.integers(1, 6),
+        ),
+        max_size=14,
+    )
+)
+def test_the_events_of_a_deletion_are_those_of_the_rows_that_it_changes(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
+    changes = Changes()
+    for number, (key, row, what, time) in enumerate(steps):
+        if what in ("write", "update"):
+            (changes.write if what == "write" else changes.update)(
+                key, row, f"v{number}", time, change=number
+            )
+        elif what == "static":
+            changes.static(key, f"s{number}", time, change=number)
+        elif what == "row":
+            changes.delete(key, ROW, time, row, change=number)
+        elif what == "range":
+            changes.delete(key, RANGE_DELETION, time, row, clustering_end=b"c", change=number)
+        else:
+            changes.delete(key, PARTITION_DELETION, time, change=number)
+    table = pa.Table.from_pylist(changes.rows, CONTRIBUTION_SCHEMA)
+
+    def rows_after(count: int) -> set[tuple[bytes, bytes, bytes]]:
+        live = reconcile_cells(table.slice(0, count), 1000).live.to_pylist()
+        return {(one["key"], one["clustering"], one["state"]) for one in live if one["state"]}
+
+    found = changes.states()
+    for number, (_, _, what, _) in enumerate(steps):
+        if what in ("range", "partition"):
+            changed = rows_after(number) ^ rows_after(number + 1)
+            events = [(s[1], s[2], s[5]) for s in found if s[0] == number and s[2] is not None]
+            assert len(events) == len(set(events))
+            assert {(key.encode(), str(row).encode()) for key, row, _ in events} == {r[:2] for r in changed}
+            lives = {(key.decode(), row.decode()) for key, row, _ in changed & rows_after(number + 1)}
+            assert {(key, row) for key, row, alive in events if alive} == lives
 
 
 def test_rows_of_one_change_have_adjacent_events() -> None:
