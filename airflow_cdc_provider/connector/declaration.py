@@ -52,7 +52,7 @@ from airflow_cdc_provider.options import (
 )
 from airflow_cdc_provider.sources.plugin import SourceOptions
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.table_patterns import selects
+from airflow_cdc_provider.table_patterns import matches_any, selects
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -381,7 +381,7 @@ class Connector:
 
     def unmatched(self, tables: Sequence[str]) -> list[str]:
         """Return a message for each pattern in ``tables`` that none of the captured tables matches."""
-        patterns = [p for p in self.tables if not any(re.fullmatch(p, table) for table in tables)]
+        patterns = [p for p in self.tables if not any(matches_any([p], table) for table in tables)]
         return [f"no table that can be captured matches {pattern} in tables" for pattern in patterns]
 
     def names(self, table: str) -> bool:

@@ -75,7 +75,6 @@ class SourceEvents(ABC):
             ConfigurationError: The mirror's rows have no form that events can be built from.
         """
 
-    @abstractmethod
     def mirror_events(
         self,
         stores: Stores,
@@ -98,6 +97,10 @@ class SourceEvents(ABC):
         Raises:
             ConfigurationError: The mirror's rows have no form that events can be built from.
         """
+        from airflow_cdc_provider.sources.row_events import events_of_mirror
+
+        rows = self.row_events(stores, source, table)
+        return events_of_mirror(rows, stores.mirror(table), state, now_us, metrics)
 
     def require_rows(self, publish: PublishOptions) -> None:
         """Refuse events of which the last one of a key doesn't contain the row, to compare them with mirrors.

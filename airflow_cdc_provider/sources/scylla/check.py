@@ -50,7 +50,7 @@ def check_cluster(
     selected: Callable[[], Sequence[str]],
     images: RequiredImages,
     selects: Callable[[str], bool],
-    refusals: Callable[[], Iterable[ConfigurationError]],
+    refusals: Callable[[], Mapping[str, ConfigurationError]],
 ) -> Iterator[Finding]:
     """Check a cluster, the selected tables, and their streams.
 
@@ -60,20 +60,21 @@ def check_cluster(
         selected: Returns the selected tables that have or had a log.
         images: The images that events require.
         selects: Returns whether the declaration selects a table, with or without a log.
-        refusals: Returns why named tables can't be captured.
+        refusals: Returns why named tables can't be captured, by table.
     """
     try:
         cluster.observe()
         tables = selected()
         without_streams = [table for table in tables if not cluster.timeline(table, lambda: tables).begins_ms]
-        refused = list(refusals())
-        bases = [base for table, base in cluster.schemas.tables.items() if selects(table)]
+        refused = refusals()
+        schemas = cluster.schemas.tables.items()
+        bases = [base for table, base in schemas if selects(table) and table not in refused]
     except CdcError as error:
         yield Finding("error", "logs", error.message, error.remedy)
         return
     yield from check_counters(bases)
-    for refusal in refused:
-        yield Finding("error", "tables", refusal.message, refusal.remedy)
+    for refusal in refused.values():
+        yield Finding("error", "tables", f"{refusal.message}: found {refusal.found}", refusal.remedy)
     if not tables:
         yield Finding(
             "error",

@@ -120,7 +120,7 @@ class ScyllaSource(Source):
                 self._logged_tables,
                 self._images,
                 self._selects,
-                lambda: filter(None, map(self._refusal, self.tables())),
+                self._refusals,
             )
         )
 
@@ -324,6 +324,9 @@ class ScyllaSource(Source):
         if self._is_logged(table):
             return None
         return not_logged_error(self._schema(table), switched_off=table in self._cluster.logs)
+
+    def _refusals(self) -> dict[str, ConfigurationError]:
+        return {table: refusal for table in self.tables() if (refusal := self._refusal(table))}
 
     def _capturable(self, table: str) -> TableSchema:
         schema = self._schema(table)

@@ -90,13 +90,14 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
     for name in LAGGING:
         tables.write(f"insert into {name} (id, e) values (1, 'a'), (2, 'b')")
     tables.run()
-    for name, (_, statement) in LAGGING.items():
+    for name in LAGGING:
         tables.write(
             f"insert into {name} (id, e) values (3, 'b')",
             f"update {name} set e = 'a' where id = 2",
             f"delete from {name} where id = 3",
-            statement,
         )
+    # After all changes: a tablet that notices the first statement at once may store what the others alter.
+    tables.write(*(statement for _, statement in LAGGING.values()))
     tables.write("insert into lag_plain (id, n) values (7, 7)")
 
     failed = tables.run()
@@ -112,7 +113,7 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
     assert outcome.ok
     assert not any("incomplete" in text for text in outcome.findings)
     lost = {f"shop.{name}" for name in LAGGING if f"shop.{name}" in named}
-    assert set(read_rows(outcome)) >= lost >= {"shop.lag_enum"}
+    assert set(read_rows(outcome)) >= lost > {"shop.lag_enum"}
     assert "shop.lag_plain" not in read_rows(outcome)
     for name in [*LAGGING, "lag_plain"]:
         if name != "lag_gone":

@@ -43,6 +43,7 @@ def test_patterns_that_select_no_table_are_named() -> None:
         {"name": "shop", "source": {"type": "mongodb"}, "tables": [r"a\..*", "b.c", r"b\.d", "b.cc"]}
     )
     assert connector.unmatched(["a.x", "b.c", "b.d", "b.cc"]) == []
+    assert connector.unmatched(["a.\n", "b.c", "b.d", "b.cc"]) == [], "a dot matches a line feed, too"
     found = [text.partition("matches ")[2] for text in connector.unmatched(["b.c", "b.cd"])]
     assert found == [r"a\..* in tables", r"b\.d in tables", "b.cc in tables"]
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import Sliced
-from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
-from airflow_cdc_provider.sources.contract import ReadMetrics, Source
+from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.event_source import SourceEvents
 from airflow_cdc_provider.sources.mongodb.events import captured
 from airflow_cdc_provider.sources.mongodb.events.rows import MongodbRows
-from airflow_cdc_provider.sources.row_events import RowEvents, events_of_mirror
-
-if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame
+from airflow_cdc_provider.sources.row_events import RowEvents
 
 
 class MongodbSourceEvents(SourceEvents):
@@ -37,16 +31,3 @@ class MongodbSourceEvents(SourceEvents):
     def row_events(self, stores: Stores, source: Source, table: str) -> RowEvents:
         """Return the builder of events for a collection's mirror."""
         return MongodbRows(stores.connector, table)
-
-    def mirror_events(
-        self,
-        stores: Stores,
-        source: Source,
-        table: str,
-        state: MirrorState,
-        now_us: int,
-        metrics: Accumulator[ReadMetrics],
-    ) -> DataFrame:
-        """Return key and value of the event of each document of a mirror."""
-        rows = MongodbRows(stores.connector, table)
-        return events_of_mirror(rows, stores.mirror(table), state, now_us, metrics)

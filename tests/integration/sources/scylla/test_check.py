@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.scylla.check import RequiredImages, release_of
 from airflow_cdc_provider.sources.scylla.log_state import read_log_state
@@ -128,9 +130,13 @@ def test_tables_with_counters_are_reported(
         in (messages(source.check(), "warning"))
     )
     named = scylla_source(cluster, cassandra_server, spelled_out=lambda table: table.endswith(".counts"))
-    (refused,) = [found for found in named.check() if found.level == "error"]
+    (refused,) = [found for found in named.check() if f"{keyspace}.counts" in found.message]
     assert refused.level == "error"
     assert refused.remedy == "remove it from tables"
+    assert re.search(r"counts is named .* counters, for which ScyllaDB", refused.message)
+    for read in (named.codec, named.plan_snapshot):
+        with pytest.raises(ConfigurationError, match=r"counts is named .* counters, for which ScyllaDB"):
+            read(f"{keyspace}.counts")
 
 
 def test_a_hook_opens_a_session_and_names_the_cluster(
