@@ -430,7 +430,7 @@ def test_a_file_of_signals_is_read_and_emptied(store: Signalled, caplog: pytest.
     with caplog.at_level("INFO"):
         outcome = store.run()
     assert not list(file.parent.glob("file-signals*"))
-    assert f"signal l: here: {json.dumps(outcome.offset, sort_keys=True)}" in caplog.text
+    assert f"signal l: here: {json.dumps(outcome.offset, sort_keys=True)}" in caplog.messages
     assert len(store.copied("things")) == 1
     assert [r.outcome for r in store.state.records] == ["followed", "done", "ignored"]
 

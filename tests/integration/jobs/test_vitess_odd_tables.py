@@ -77,6 +77,8 @@ def read_rows(outcome: Any) -> dict[str, int]:
 
 LAGGING = {
     "lag_enum": ("e enum('a','b') not null", "alter table lag_enum drop column e"),
+    # A tablet that knows the altered columns finds too few of them here, and can read those that follow.
+    "lag_more": ("n int, e enum('a','b')", "alter table lag_more drop column e"),
     "lag_set": ("e set('a','b'), n int", "alter table lag_set rename column e to f"),
     "lag_less": ("e enum('a','b') default 'a'", "alter table lag_less modify e enum('x','a')"),
     "lag_gone": ("e enum('a','b')", "drop table lag_gone"),
@@ -90,14 +92,13 @@ def test_tables_altered_after_changes_that_only_their_old_enums_explain_are_read
     for name in LAGGING:
         tables.write(f"insert into {name} (id, e) values (1, 'a'), (2, 'b')")
     tables.run()
-    for name in LAGGING:
+    for name, (_, statement) in LAGGING.items():
         tables.write(
             f"insert into {name} (id, e) values (3, 'b')",
             f"update {name} set e = 'a' where id = 2",
             f"delete from {name} where id = 3",
+            statement,
         )
-    # After all changes: a tablet that notices the first statement at once may store what the others alter.
-    tables.write(*(statement for _, statement in LAGGING.values()))
     tables.write("insert into lag_plain (id, n) values (7, 7)")
 
     failed = tables.run()
