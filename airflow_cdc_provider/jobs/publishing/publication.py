@@ -110,6 +110,7 @@ class Try(Protocol):
     transactions: int
     records: int
     dead_letters: int
+    refused: dict[str, str]
 
     @property
     def position(self) -> PublishPosition:
@@ -246,6 +247,7 @@ class Publication(Generic[OriginT]):
             seconds=self.seconds,
             findings=(*origin.skipped.report(), *self.target.findings),
             errors=self.errors,
+            refused={topic: reason for one in self.tries for topic, reason in one.refused.items()},
         )
 
 

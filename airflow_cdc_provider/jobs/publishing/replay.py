@@ -20,6 +20,7 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.publishing.origins.replayed import Replayed
 from airflow_cdc_provider.jobs.publishing.publication import Publication
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
@@ -61,7 +62,7 @@ def replay(run: Run) -> JobResult:
     skipped = SkippedRecords(strict=job.connector.source.strict)
     origin = Replayed(job, stores, source, skipped, prefix, published)
     producers = Producers.of(job.connector, clients.connections, Replayed.suffix)
-    target = KafkaTarget[Replayed](job, stores, clients.connections, producers)
+    target = KafkaTarget[Replayed](job, DeadLetters.of(job.connector, stores), clients.connections, producers)
     sending = Publication(lambda: origin, target)
     sending.run()
     sent = origin.range
