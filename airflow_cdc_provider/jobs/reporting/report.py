@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.job import log
@@ -31,10 +30,6 @@ _OF_TASKS: Final = (
     "broken",
     "transactions",
 )
-_DEAD_LETTERS: Final = (
-    "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
-    "the cause, and send their batches again with CdcReplayOperator, or airflow cdc offsets publish-from"
-)
 
 
 def build_result(
@@ -48,12 +43,14 @@ def build_result(
 ) -> JobResult:
     """Build the result of a stage.
 
-    It is ok unless a table failed: then its error names each such table, and the result still has what was
+    It is ok unless a table failed, or a topic is refused: then its error names each of them, and the result still has what was
     done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
     """
     for part in (shot, captured, published):
         tables = failures.with_errors(tables, part.errors if part else {})
-    error = failures.of_all_tables(tables) or _of_refused_topics(published)
+    error = failures.of_all_tables(tables) or failures.of_refused_topics(
+        published.refused if published else {}
+    )
     outcome = JobResult(
         ok=True,
         batches=captured.batches if captured else 0,
@@ -75,23 +72,12 @@ def build_result(
     return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
 
 
-def _of_refused_topics(published: PublishResult | None) -> ConfigurationError | None:
-    """Return the error of topics whose records are refused; None for none."""
-    if published is None or not published.refused:
-        return None
-    return ConfigurationError(
-        f"{len(published.refused)} topics are refused, all other events are published: "
-        + "; ".join(f"{topic}: {text}" for topic, text in published.refused.items()),
-        remedy="their records are dead letters: " + _DEAD_LETTERS,
-    )
-
-
 def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     findings = [*outcome.findings, *(f"publishing: {finding}" for finding in published.findings)]
     if published.dead_letters:
         findings.append(
             f"{published.dead_letters} records that are refused, or that can't be built, are dead letters: "
-            + _DEAD_LETTERS
+            + failures.DEAD_LETTERS
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())
