@@ -43,14 +43,14 @@ def build_result(
 ) -> JobResult:
     """Build the result of a stage.
 
-    It is ok unless a table failed, or a topic is refused: then its error names each of them, and the result still has what was
-    done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
+    It is ok unless a table failed or a topic is refused: then its error names each of them, and the result
+    still has what was done, also if the lake can't be read any more. ``skipped`` means that no snapshot was
+    due.
     """
     for part in (shot, captured, published):
         tables = failures.with_errors(tables, part.errors if part else {})
-    error = failures.of_all_tables(tables) or failures.of_refused_topics(
-        published.refused if published else {}
-    )
+    refused = published.refused if published else {}
+    error = failures.of_all_tables(tables) or failures.of_refused_topics(refused)
     outcome = JobResult(
         ok=True,
         batches=captured.batches if captured else 0,
