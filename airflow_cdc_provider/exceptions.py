@@ -58,6 +58,39 @@ class ConfigurationError(CdcError):
     code = "CONFIGURATION"
 
 
+class SchemaRejected(ConfigurationError):
+    """A schema registry rejects the schema of a topic's records, or doesn't have it."""
+
+    code = "SCHEMA-REJECTED"
+
+
+class RecordsRejected(ConfigurationError):
+    """Brokers reject records; retries don't help.
+
+    Args:
+        topic: Their topic.
+        reason: The broker's reason.
+        whole_topic: Whether all records of that topic are rejected.
+        remedy: What the user can do.
+    """
+
+    def __init__(self, topic: str, reason: str, *, whole_topic: bool, remedy: str = "") -> None:
+        """Build the message, without content of the records."""
+        self.topic = topic
+        self.reason = reason
+        self.whole_topic = whole_topic
+        expected = "an existing topic with permission to write" if whole_topic else ""
+        super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by its arguments."""
+        return _rejected, (self.topic, self.reason, self.whole_topic, self.remedy)
+
+
+def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRejected:
+    return RecordsRejected(topic, reason, whole_topic=whole_topic, remedy=remedy)
+
+
 def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
     """Combine the problems of one declaration in one exception."""
     if len(errors) == 1:
@@ -137,7 +170,10 @@ class OffsetMissing(CdcError):
 PERMANENT: Final = (ConfigurationError, PositionLost, OffsetMissing, ReshardStopped)
 """Exceptions that require manual action; all others may be retried."""
 
-_CLASSES: dict[str, type[CdcError]] = {cls.code: cls for cls in CdcError.__subclasses__()}
+_CLASSES: dict[str, type[CdcError]] = {
+    SchemaRejected.code: SchemaRejected,
+    **{cls.code: cls for cls in CdcError.__subclasses__()},
+}
 
 
 def error_from_text(text: str) -> CdcError | None:

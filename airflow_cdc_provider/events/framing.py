@@ -57,8 +57,8 @@ class Registrar(Protocol):
         Called once per topic and batch, in every process that encodes.
 
         Raises:
-            ConfigurationError: The registry rejects the schema, or doesn't have it and registration is
-                disabled.
+            SchemaRejected: The registry rejects the schema, or doesn't have it and registration is disabled.
+            ConfigurationError: The registry can't be used.
             TransientError: The registry is unavailable.
         """
         ...

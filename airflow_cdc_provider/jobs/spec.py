@@ -378,13 +378,14 @@ class PublishResult:
     Args:
         batch: All batches of the changes table up to this one are published.
         records: Records sent, without dead letters.
-        dead_letters: Records that can't be built or that the broker refused.
+        dead_letters: Records that can't be built, or that brokers or the registry refused.
         transactions: Number of transactions.
         pending_batches: Number of batches that are not published.
         lag_seconds: Age of the oldest of them; 0 for none.
         seconds: Duration.
         findings: Warnings for operators.
         errors: By table that can't be published, its error in the form of :class:`TableResult`'s.
+        refused: By topic whose records, or their schemas, are refused, the error.
     """
 
     batch: int
@@ -396,6 +397,7 @@ class PublishResult:
     seconds: float = 0.0
     findings: Sequence[str] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -406,7 +408,7 @@ class ReplayResult:
         first_batch: The first batch of the changes table whose events were sent.
         last_batch: The last batch.
         records: Records sent by this run, without those of earlier tries.
-        dead_letters: Records that can't be built or that the broker refused.
+        dead_letters: Records that can't be built, or that brokers or the registry refused.
         transactions: Number of transactions.
         seconds: Duration.
     """

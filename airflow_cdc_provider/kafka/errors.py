@@ -1,7 +1,7 @@
 """Conversion of librdkafka's errors to this provider's errors, by code and never by text.
 
 =======================  =================================================================================
-:class:`RecordsRejected`  the broker rejects a record, or all records of a topic; retries don't help
+``RecordsRejected``      the broker rejects a record, or all records of a topic; retries don't help
 ``ConfigurationError``   a login, a permission, a name or a setting is invalid
 ``CommitConflict``       another producer has the transactional id now: this one is fenced
 :class:`BrokersUnavailable`     anything else: brokers that don't answer, coordinators that move
@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    CommitConflict,
+    ConfigurationError,
+    RecordsRejected,
+    TransientError,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -77,52 +83,21 @@ class BrokersUnavailable(TransientError):
     """The brokers don't answer, or are not available now."""
 
 
-class RecordsRejected(ConfigurationError):
-    """The broker rejects records; retries don't help.
-
-    Args:
-        topic: Their topic.
-        reason: The broker's reason.
-        whole_topic: Whether it rejects all records of that topic.
-        remedy: The remedy, if it isn't the general one.
-    """
-
-    def __init__(self, topic: str, reason: str, *, whole_topic: bool, remedy: str = "") -> None:
-        """Build the message, without content of the records."""
-        self.topic = topic
-        self.reason = reason
-        self.whole_topic = whole_topic
-        expected = "an existing topic with permission to write" if whole_topic else ""
-        if remedy:
-            pass
-        elif whole_topic:
-            remedy = (
-                "create the topic, or set publish.topics.create: true; or grant the connection's "
-                f"user WRITE on topic {topic}"
-            )
-        else:
-            remedy = (
-                "increase max.message.bytes of the topic and message.max.bytes in publish.kafka.producer, or "
-                "quarantine such records with publish.kafka.on_record_error: dead_letters"
-            )
-        super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by its arguments."""
-        return _rejected, (self.topic, self.reason, self.whole_topic, self.remedy)
-
-
-def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRejected:
-    return RecordsRejected(topic, reason, whole_topic=whole_topic, remedy=remedy)
-
-
 def rejection_of(error: KafkaError, topic: str) -> RecordsRejected | None:
     """Return the error if the broker rejected a record, None for other errors."""
     name = error.name()
-    if name in _OF_RECORD or name in _OF_TOPIC:
-        remedy = NAMES if name == WRONG_NAME else ""
-        return RecordsRejected(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
-    return None
+    if name not in _OF_RECORD and name not in _OF_TOPIC:
+        return None
+    if name == WRONG_NAME:
+        remedy = NAMES
+    elif name in _OF_TOPIC:
+        remedy = (
+            "create the topic, or set publish.topics.create: true; or grant the connection's "
+            f"user WRITE on topic {topic}"
+        )
+    else:
+        remedy = "increase max.message.bytes of the topic and message.max.bytes in publish.kafka.producer"
+    return RecordsRejected(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
 
 
 def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, right: str = "") -> CdcError:

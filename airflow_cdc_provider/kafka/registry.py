@@ -21,7 +21,7 @@ from itertools import chain, repeat
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected, TransientError, from_extra
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +213,9 @@ class Registry:
             The id.
 
         Raises:
-            ConfigurationError: The registry rejects it as incompatible or invalid, doesn't have it while
-                ``auto_register`` is off, or denies access. The message contains its reason.
+            SchemaRejected: The registry rejects it as incompatible or invalid, or doesn't have it while
+                ``auto_register`` is off. The message contains its reason.
+            ConfigurationError: The registry denies access, or is not a registry.
             RegistryUnavailable: It doesn't answer, or reports an error of its own.
         """
         subject = self.subject(schema)
@@ -295,14 +296,14 @@ class Registry:
         """Return the subject of a schema.
 
         Raises:
-            ConfigurationError: The strategy needs a record name, and the schema has none.
+            SchemaRejected: The strategy needs a record name, and the schema has none.
         """
         settings = self.settings
         strategy = settings.key_subjects if schema.side == "key" else settings.value_subjects
         if strategy == "topic":
             return f"{schema.topic}-{schema.side}"
         if not schema.record:
-            raise ConfigurationError(
+            raise SchemaRejected(
                 f"the {schema.side} of topic {schema.topic} is no record with a name for the subject",
                 expected=f"publish.registry.{schema.side}_subjects: topic",
                 found=strategy,
@@ -398,14 +399,14 @@ def _status_error(error: Any, where: str, subject: str, schema: EventSchema | Sc
             remedy="check login and password, or the token, of the registry's connection",
         )
     if status == _INCOMPATIBLE:
-        return ConfigurationError(
+        return SchemaRejected(
             f"{where} rejects the schema of {what}: it is incompatible with those of subject {subject}",
             found=reason,
-            remedy="nothing was sent. Set a compatibility level of the subject that allows the change, or "
-            "use another topic name",
+            remedy="set a compatibility level of the subject that allows the change, or use another topic "
+            "name",
         )
     if status == _UNPROCESSABLE:
-        return ConfigurationError(f"{where} rejects the schema of {what}", found=reason)
+        return SchemaRejected(f"{where} rejects the schema of {what}", found=reason)
     if status == _NOT_FOUND and isinstance(schema, SchemaId):
         return ConfigurationError(
             f"{where} has no endpoint for {what}",
@@ -413,7 +414,7 @@ def _status_error(error: Any, where: str, subject: str, schema: EventSchema | Sc
             remedy="check its address; Apicurio's interface is under /apis/ccompat/v7",
         )
     if status == _NOT_FOUND:
-        return ConfigurationError(
+        return SchemaRejected(
             f"{where} doesn't have the schema of {what} under subject {subject}",
             found=reason,
             remedy="register it (airflow cdc events prints it with publish.schemas), or set "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, RecordsRejected
 from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings, Setting
 
@@ -183,7 +183,7 @@ class TopicCreator:
         """
         names = sorted(set(required))
         if "" in names:  # which the client reports as a programming error
-            raise errors.RecordsRejected("", "a topic without a name", whole_topic=True, remedy=errors.NAMES)
+            raise RecordsRejected("", "a topic without a name", whole_topic=True, remedy=errors.NAMES)
         found = self._describe(names)
         planned = plan(names, found, self._rules)
         for text in planned.differences:
@@ -269,9 +269,9 @@ class TopicCreator:
                 remedy="correct publish.topics",
             )
         if error.name() == errors.WRONG_NAME:
-            return errors.RecordsRejected(topic, text, whole_topic=True, remedy=errors.NAMES)
+            return RecordsRejected(topic, text, whole_topic=True, remedy=errors.NAMES)
         if error.name() in _NOT_ALLOWED:
-            return errors.RecordsRejected(
+            return RecordsRejected(
                 topic,
                 text,
                 whole_topic=True,
@@ -295,7 +295,7 @@ class TopicCreator:
                     f"grant the connection's user DESCRIBE on topic {topic}, which WRITE implies; and CREATE "
                     "if it is missing"
                 )
-                raise errors.RecordsRejected(
+                raise RecordsRejected(
                     topic,
                     f"{name}: {error.args[0].str()}",
                     whole_topic=True,

@@ -1,6 +1,7 @@
 """Conversion of brokers' errors to this provider's errors, by number and never by text.
 
-``ConfigurationError``  a login, a permission, a topic or its schema is invalid
+:class:`TopicRejected`  a permission, a topic or its schema is invalid
+``ConfigurationError``  a login or the broker's version is invalid
 ``CommitConflict``      another producer uses the name now
 :class:`BrokersUnavailable`    anything else: brokers that don't answer, topics that move
 """
@@ -44,6 +45,13 @@ _LASTING: Final = {
 }
 
 
+_OF_TOPIC: Final = (4, 11, 15, 17, 18, 22)
+
+
+class TopicRejected(ConfigurationError):
+    """The broker rejects a topic's producer or its messages; the topics of other tables may be accepted."""
+
+
 class BrokersUnavailable(TransientError):
     """The brokers don't answer, or are not available now."""
 
@@ -61,7 +69,8 @@ def error_of(number: int, text: str, doing: str) -> CdcError:
     """
     found = f"{_NAMES.get(number, f'error {number}')}: {text}"
     if number in _LASTING:
-        return ConfigurationError(f"{doing} failed", found=found, remedy=_LASTING[number])
+        kind = TopicRejected if number in _OF_TOPIC else ConfigurationError
+        return kind(f"{doing} failed", found=found, remedy=_LASTING[number])
     if number == 25:
         return CommitConflict(
             f"{doing} failed: another producer took over",

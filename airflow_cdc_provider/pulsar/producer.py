@@ -21,16 +21,17 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import RecordsRejected
 from airflow_cdc_provider.formats.protobuf_wire import Value
 from airflow_cdc_provider.pulsar import wire
 from airflow_cdc_provider.pulsar.connection import Brokers, Connection
-from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, error_of
+from airflow_cdc_provider.pulsar.errors import BrokersUnavailable, TopicRejected, error_of
 from airflow_cdc_provider.pulsar.settings import ClientSettings
 
 _IN_FLIGHT: Final = 4_000
@@ -46,6 +47,7 @@ class _Open:
 
     Args:
         connection: Connection to the topic's broker.
+        name: The topic's name in the namespace, without the partition.
         number: The producer's id there.
         schema: The schemas that it was opened with.
         schema_version: The broker's version of them.
@@ -57,6 +59,7 @@ class _Open:
     """
 
     connection: Connection
+    name: str
     number: int
     schema: tuple[str, str]
     schema_version: bytes
@@ -94,15 +97,16 @@ class PulsarProducer:
 
         Raises:
             BrokersUnavailable: Brokers don't answer; some records may be stored: send all of them again.
-            ConfigurationError: The login, a permission, a topic or a schema is invalid, or a record is too
-                large; the records before it are stored, later ones of its topic are not.
+            RecordsRejected: A permission, a topic or a schema is invalid, or a record is too large; the
+                records before it are stored, later ones of its topic are not.
+            ConfigurationError: The login is invalid.
             CommitConflict: Another producer uses the name.
         """
-        session = _Session(self._settings, self._name)
+        session = _Session(self._settings, self._name, self._lead)
         try:
             for batch in batches:
                 for topic, schema, sent in _messages(batch):
-                    session.add(self._lead + topic, schema, sent)
+                    session.add(topic, schema, sent)
             session.finish()
             self.undeduplicated |= {
                 topic for topic in session.topics - self._known if session.lacks_deduplication(topic)
@@ -115,9 +119,10 @@ class PulsarProducer:
 class _Session:
     """Connections and producers of one call."""
 
-    def __init__(self, settings: ClientSettings, name: str) -> None:
+    def __init__(self, settings: ClientSettings, name: str, lead: str) -> None:
         self._brokers = Brokers(settings)
         self._name = name
+        self._lead = lead
         self._partitions: dict[str, int] = {}
         self._open: dict[str, _Open] = {}
         self._opened = 0
@@ -131,21 +136,25 @@ class _Session:
         """Close all connections, and with them the producers."""
         self._brokers.close()
 
-    def add(self, topic: str, schema: tuple[str, str], sent: wire.Message) -> None:
-        """Enqueue a message; messages are sent in larger frames."""
+    def add(self, name: str, schema: tuple[str, str], sent: wire.Message) -> None:
+        """Enqueue a message to a topic of the namespace; messages are sent in larger frames."""
+        topic = self._lead + name
         if topic not in self._partitions:
             self.finish()  # otherwise receipts would arrive before the response
-            self._partitions[topic] = self._brokers.partitions(topic)
+            with _rejections(name):
+                self._partitions[topic] = self._brokers.partitions(topic)
         if count := self._partitions[topic]:
             topic = f"{topic}-partition-{partition_of(sent.key or '', count)}"
         # Messages that the broker has received are sent again, because it may not have stored them yet.
-        producer = self._producer(topic, schema)
+        producer = self._producer(topic, name, schema)
         size = len(sent.value or b"") + len(sent.key or "") + len(sent.properties)
         if size > producer.connection.max_message_bytes - _METADATA_BYTES:
             self.finish()
-            raise ConfigurationError(
-                f"a record of {size} bytes is too large for topic {topic}",
-                expected=f"{producer.connection.max_message_bytes} bytes, less {_METADATA_BYTES}, at most",
+            most = producer.connection.max_message_bytes
+            raise RecordsRejected(
+                name,
+                f"a record of {size} bytes, more than {most} less {_METADATA_BYTES}",
+                whole_topic=False,
                 remedy="raise maxMessageSize of brokers and nettyMaxFrameSizeBytes of bookies, or leave "
                 "large columns out by publish.exclude_columns",
             )
@@ -171,9 +180,9 @@ class _Session:
         """Return whether the broker doesn't report the sequence id that it has just stored for a topic."""
         producer = self._open[topic]
         self._end(producer, topic)
-        return self._begin(topic, producer.schema).stored < producer.sent
+        return self._begin(topic, producer.name, producer.schema).stored < producer.sent
 
-    def _producer(self, topic: str, schema: tuple[str, str]) -> _Open:
+    def _producer(self, topic: str, name: str, schema: tuple[str, str]) -> _Open:
         producer = self._open.get(topic)
         if producer is not None and producer.schema == schema:
             return producer
@@ -182,27 +191,29 @@ class _Session:
         if producer is not None:  # the table's schema changed
             self._end(producer, topic)
             before = producer.sent
-        self._open[topic] = self._begin(topic, schema)
+        self._open[topic] = self._begin(topic, name, schema)
         self._open[topic].sent = before
         return self._open[topic]
 
-    def _begin(self, topic: str, schema: tuple[str, str]) -> _Open:
-        connection = self._brokers.of_topic(topic)
+    def _begin(self, topic: str, name: str, schema: tuple[str, str]) -> _Open:
+        with _rejections(name):
+            connection = self._brokers.of_topic(topic)
         self._opened += 1
-        name = json.loads(schema[1] or schema[0] or "{}").get("name", "").rpartition(".")[2]
+        record = json.loads(schema[1] or schema[0] or "{}").get("name", "").rpartition(".")[2]
         fields: dict[int, Value] = {
             1: topic,
             2: self._opened,
             4: self._name,
-            7: wire.key_value_schema(name, *schema),
+            7: wire.key_value_schema(record, *schema),
             9: 1,
         }
         doing = f"opening a producer on topic {topic}"
-        found = connection.request(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
+        with _rejections(name):
+            found = connection.request(wire.PRODUCER, fields, 3, wire.PRODUCER_SUCCESS, doing)
         last, version = found.get(3, (1 << 64) - 1), found.get(4, b"")
         assert isinstance(last, int)
         assert isinstance(version, bytes)
-        return _Open(connection, self._opened, schema, version, wire.signed(last))
+        return _Open(connection, name, self._opened, schema, version, wire.signed(last))
 
     @staticmethod
     def _end(producer: _Open, topic: str) -> None:
@@ -229,11 +240,22 @@ class _Session:
             number, text = found.get(3, 0), found.get(4, b"")
             assert isinstance(number, int)
             assert isinstance(text, bytes)
-            raise error_of(number, text.decode(errors="replace"), "sending a record")
+            with _rejections(producer.name if producer else ""):
+                raise error_of(number, text.decode(errors="replace"), "sending a record")
         else:
             raise BrokersUnavailable(
                 "a topic moved to another broker", found=f"command {kind} of {connection.address}"
             )
+
+
+@contextmanager
+def _rejections(name: str) -> Iterator[None]:
+    """Name the topic of records in errors of a broker that rejects it."""
+    try:
+        yield
+    except TopicRejected as error:
+        reason = f"{error.message}: {error.found}"
+        raise RecordsRejected(name, reason, whole_topic=True, remedy=error.remedy) from error
 
 
 def partition_of(key: str, count: int) -> int:

@@ -20,7 +20,7 @@ from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
-from airflow_cdc_provider.events.transforms.faults import MAX_FAULTS, RecordingRegistrar, encode_with_faults
+from airflow_cdc_provider.events.transforms.faults import encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
@@ -110,14 +110,14 @@ def envelope_options(connector: Connector, now_ns: int) -> EnvelopeOptions:
 
 
 def encoded(
-    connector: Connector, pieces: Sequence[Piece], registrar: Registrar | None = None
+    connector: Connector, pieces: Sequence[Piece], converters: Converters | None = None
 ) -> pa.RecordBatch:
     """Apply a connector's transforms to records, and encode them.
 
     Args:
         connector: The connector.
         pieces: Its records.
-        registrar: Assigns ids to schemas; None for none.
+        converters: By default those of the connector, without ids of schemas.
 
     Returns:
         Records in the order of their rows, whose number is in ``row``.
@@ -130,8 +130,7 @@ def encoded(
     chain = Chain(
         publish.transforms, lenient=documents and source_plugin(connector.type).event_values == "documents"
     )
-    transformed = chain.apply([piece for piece in pieces if len(piece.rows)])
-    return encode_pieces(transformed, converters_of(connector, registrar))
+    return encode_pieces(chain.apply(pieces), converters or converters_of(connector))
 
 
 def encoded_events(
@@ -142,16 +141,16 @@ def encoded_events(
     Such records keep their position and have a ``fault``.
 
     Raises:
-        ConfigurationError: A record can't be built, and ``publish.kafka.on_record_error`` doesn't allow dead
-            letters; or too many can't be built.
+        SchemaRejected: The registry rejects a schema, and its records don't become dead letters.
+        ConfigurationError: A record can't be built, and ``on_record_error`` doesn't allow dead letters.
     """
-    answering = None if registrar is None else RecordingRegistrar(registrar)
+    publish = connector.publish
     return encode_with_faults(
         [piece for piece in pieces if len(piece.rows)],
-        lambda some: encoded(connector, some, answering),
-        converters_of(connector),
-        answering,
-        most=MAX_FAULTS if connector.publish.kafka.writes_dead_letters else 0,
+        lambda some, converters: encoded(connector, some, converters),
+        converters_of(connector, registrar),
+        dead_letters=publish.writes_dead_letters,
+        rejected_schemas=publish.passes_rejected_topics,
     )
 
 
@@ -168,7 +167,7 @@ def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None 
     """
     envelope = build_heartbeat(heartbeats_topic(connector), connector.topic_prefix, now_ms)
     beat = Piece(envelope, np.zeros(1, np.int64))
-    return encoded(connector, [beat], registrar)
+    return encoded(connector, [beat], converters_of(connector, registrar))
 
 
 def without_skipped(

@@ -39,12 +39,11 @@ class KafkaOptions:
         "after_merge; latest: only later batches or merges",
         "earliest",
     )
-    on_record_error: Literal["auto", "fail", "dead_letters"] = option(
-        "Handling of records that transforms or converters fail for, or that the broker rejects permanently "
-        "(such as too large ones). fail: fail the run with the record's topic and key; dead_letters: write "
-        "them to the table <connector>_dead_letters, report them and continue; auto: dead_letters for the "
-        "former, fail for the latter; with several slices, fail for both",
-        "auto",
+    on_record_error: Literal["dead_letters", "fail"] = option(
+        "Handling of records that can't be built, or that brokers or the registry refuse permanently. "
+        "dead_letters: write them to the table <connector>_dead_letters, report them and continue; fail: "
+        "fail the run with the record's topic and key",
+        "dead_letters",
     )
     positions_topic: str = option(
         "Compacted topic for the publishing position, used by this connector only; created if missing. "
@@ -90,11 +89,6 @@ class KafkaOptions:
     def enabled(self) -> bool:
         """Whether events are published."""
         return bool(self.connection)
-
-    @property
-    def writes_dead_letters(self) -> bool:
-        """Whether records that can't be built are written to the dead-letter table."""
-        return self.enabled and self.slices == 1 and self.on_record_error != "fail"
 
     @property
     def after_merge(self) -> bool:

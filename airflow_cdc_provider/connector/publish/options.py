@@ -185,6 +185,20 @@ class PublishOptions:
         return self.kafka.enabled or self.pulsar.enabled
 
     @property
+    def writes_dead_letters(self) -> bool:
+        """Whether records that can't be built, or that a target refuses, are dead letters."""
+        target = self.pulsar if self.pulsar.enabled else self.kafka
+        return target.enabled and target.on_record_error == "dead_letters"
+
+    @property
+    def passes_rejected_topics(self) -> bool:
+        """Whether all records of a topic that is refused are dead letters.
+
+        If mirrors are published, the topic's table waits instead, as each has its own position.
+        """
+        return self.writes_dead_letters and not self.kafka.after_merge
+
+    @property
     def deletions_in_keys(self) -> bool:
         """Whether delete events of Cassandra's cells have their time in the key's cells, in ms."""
         return self.envelope == "datastax-cells" or self.cassandra.deletions == "keys"

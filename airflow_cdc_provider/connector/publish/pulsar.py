@@ -41,6 +41,12 @@ class PulsarOptions:
         "Start of the first run. earliest: all batches of the changes table; latest: only later batches",
         "earliest",
     )
+    on_record_error: Literal["dead_letters", "fail"] = option(
+        "Handling of records that can't be built, or that brokers or the registry refuse permanently. "
+        "dead_letters: write them to the table <connector>_dead_letters, report them and continue; fail: "
+        "fail the run with the record's topic and key",
+        "dead_letters",
+    )
     records_per_commit: int = option(
         "Number of records after which the position is stored", 50_000, minimum=1
     )

@@ -214,9 +214,6 @@ def _validate_slices(publish: PublishOptions) -> None:
     clashes = [(path, reason) for path, reason in _ONE_SLICE.items() if _differs(publish, path)]
     if publish.envelope == "datastax":
         clashes.append(("envelope: datastax", "rows are read again once per batch"))
-    if publish.kafka.on_record_error == "dead_letters":
-        reason = "dead letters are written by the driver"
-        clashes.append(("kafka.on_record_error: dead_letters", reason))
     for path, reason in clashes:
         option = f"publish.{path.removesuffix('.enabled')}"
         option += ": write_time" if path == "cassandra.order" else ""

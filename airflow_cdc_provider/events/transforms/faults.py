@@ -1,32 +1,39 @@
 """Isolation of records that can't be transformed or encoded, for the dead-letter table.
 
 A cast of non-numeric text, field names that collide in Avro, or an array with a null in Protobuf would fail
-the whole batch, in each run. Such records are found by bisection. They are kept in JSON as before all
-transforms, each with its reason; the publisher stores them as dead letters and never sends them. Without dead
-letters the first one is an error that names its topic and key.
+the whole batch, in each run. Such records are found by bisection; if even an empty batch of a table fails in
+the same way, none of its records can be built. They are kept in JSON as before all transforms, each with its
+reason; the publisher stores them as dead letters and never sends them. Without dead letters the first one is
+an error that names its topic and key.
+
+Records whose schema the registry rejects are dead letters, too, in JSON as after all transforms.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_cdc_provider.events.encoder import Converters, encode, in_order
 from airflow_cdc_provider.events.framing import Registrar, TopicSchema
 from airflow_cdc_provider.events.transforms.chain import some_rows
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected
 
-MAX_FAULTS: Final = 1000
-"""Maximum per batch; more faults indicate an error in the declaration, not in records."""
+log = logging.getLogger("airflow_cdc_provider.jobs")
+
 OF_RECORDS: Final = (ConfigurationError, CorruptInput, ValueError, ArithmeticError, pa.ArrowException)
 """Errors that the values of some record may cause."""
+_LOGGED_EVERY: Final = 1000
+"""Each record of a table that can't be built takes time: the log says so after this many."""
 
-Encode = Callable[[Sequence[Piece]], pa.RecordBatch]
+Encode = Callable[[Sequence[Piece], Converters], pa.RecordBatch]
 """Transforms and encodes pieces."""
 
 
@@ -34,9 +41,9 @@ def encode_with_faults(
     pieces: Sequence[Piece],
     encode_some: Encode,
     converters: Converters,
-    registrar: RecordingRegistrar | None = None,
     *,
-    most: int = MAX_FAULTS,
+    dead_letters: bool,
+    rejected_schemas: bool,
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
@@ -44,63 +51,99 @@ def encode_with_faults(
         pieces: The records.
         encode_some: Transforms and encodes a subset of the records.
         converters: Converters of keys and values.
-        registrar: Registrar of ``encode_some``; a rejection by the registry is not a fault of a record.
-        most: Maximum number of faulty records.
+        dead_letters: Whether records may be faulty.
+        rejected_schemas: Whether records are faulty, too, if the registry rejects their schema.
 
     Returns:
         Batch of ``converters.record_schema``, in row order.
 
     Raises:
-        ConfigurationError: The registry rejects a schema; or more rows can't be encoded.
+        SchemaRejected: The registry rejects a schema, and that isn't a fault of records.
+        ConfigurationError: The registry can't be used; or a record can't be encoded and none may be faulty.
     """
+    registrar = None
+    if converters.registrar is not None:
+        registrar = _WatchedRegistrar(converters.registrar, rejected_schemas)
+    using = replace(converters, registrar=registrar)
     batches: list[pa.RecordBatch] = []
     faults = 0
 
     def add(some: Sequence[Piece]) -> None:
         nonlocal faults
         try:
-            batches.append(encode_some(some))
-            return
+            found = encode_some(some, using)
         except OF_RECORDS as error:
-            if registrar is not None and registrar.refusal is error:
+            if registrar and registrar.failure is error:
                 raise
-            if len(some) == 1 and len(some[0].rows) == 1:
-                faults += 1
-                bad = _faulty_record(some[0], converters, error)
-                if faults > most:
+            (first, *others) = some
+            if not others and (len(first.rows) == 1 or _fails_empty(first, encode_some, using, error)):
+                bad = _faulty_records(first, converters, error)
+                if not dead_letters:
                     raise _error_of(bad, error) from error
                 batches.append(bad)
+                before, faults = faults, faults + bad.num_rows
+                if faults // _LOGGED_EVERY > before // _LOGGED_EVERY:
+                    log.warning("%d records of topic %s can't be built: %s", faults, bad["topic"][0], error)
                 return
+        else:
+            if registrar and registrar.rejected:
+                found = _with_rejected(found, encode_some(some, Converters()), registrar.rejected)
+            batches.append(found)
+            return
         for part in _halves(some):
             add(part)
 
     if pieces:
         add(sorted(pieces, key=lambda piece: piece.turn))
     if not batches:
-        return encode_some([])
+        return encode_some([], using)
     rows = np.concatenate([batch["row"].to_numpy() for batch in batches])
     return batches[0] if len(batches) == 1 else in_order(batches, rows)
 
 
 @dataclass
-class RecordingRegistrar:
-    """A registrar that records its last error.
+class _WatchedRegistrar:
+    """A registrar that records its errors.
 
     Args:
         registrar: The wrapped registrar.
-        refusal: The last exception that it raised.
+        tolerates: Whether rejected schemas get the ID 0 instead of an error.
+        rejected: By topic, why a schema of its records is rejected.
+        failure: The last exception that it raised.
     """
 
     registrar: Registrar
-    refusal: ConfigurationError | None = None
+    tolerates: bool
+    rejected: dict[str, str] = field(default_factory=dict)
+    failure: ConfigurationError | None = None
 
     def schema_id(self, schema: TopicSchema) -> int:
         """Return the ID of a schema."""
         try:
             return self.registrar.schema_id(schema)
         except ConfigurationError as error:
-            self.refusal = error
+            if self.tolerates and isinstance(error, SchemaRejected):
+                self.rejected[schema.topic] = str(error)
+                return 0
+            self.failure = error
             raise
+
+
+def _with_rejected(found: pa.RecordBatch, plain: pa.RecordBatch, rejected: dict[str, str]) -> pa.RecordBatch:
+    """Replace the records of some topics by faulty ones in JSON.
+
+    Args:
+        found: The records.
+        plain: The same records in JSON.
+        rejected: By topic, the fault of its records.
+    """
+    assert found.num_rows == plain.num_rows, "converters add and drop no records"
+    reasons = pa.array([rejected.get(topic) for topic in found["topic"].to_pylist()], pa.large_utf8())
+    columns = dict(zip(found.schema.names, found.columns, strict=True)) | {"fault": reasons}
+    for side in ("key", "value"):
+        text = plain[side].cast(found[side].type)
+        columns[side] = pc.if_else(reasons.is_valid(), text, found[side])
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=found.schema)
 
 
 def _halves(pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -113,8 +156,17 @@ def _halves(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return [[some_rows(piece, numbers[:half])], [some_rows(piece, numbers[half:])]]
 
 
+def _fails_empty(piece: Piece, encode_some: Encode, converters: Converters, error: Exception) -> bool:
+    """Return whether a piece fails without rows, too, because of its types."""
+    try:
+        encode_some([some_rows(piece, np.arange(0))], converters)
+    except OF_RECORDS as without:
+        return str(without) == str(error)
+    return False
+
+
 def _error_of(bad: pa.RecordBatch, error: Exception) -> ConfigurationError:
-    """Return the error of a record with its topic and key."""
+    """Return the error of the first faulty record with its topic and key."""
     known = error if isinstance(error, ConfigurationError) else ConfigurationError(str(error))
     key = bad["key"].cast(pa.large_binary())[0].as_py() or b""
     return ConfigurationError(
@@ -125,14 +177,15 @@ def _error_of(bad: pa.RecordBatch, error: Exception) -> ConfigurationError:
     )
 
 
-def _faulty_record(piece: Piece, converters: Converters, error: Exception) -> pa.RecordBatch:
-    """Return the single record of a piece in JSON, as before transforms and without its tombstone."""
-    envelope = replace(piece.envelope, tombstone=np.zeros(1, np.bool_))
+def _faulty_records(piece: Piece, converters: Converters, error: Exception) -> pa.RecordBatch:
+    """Return the records of a piece in JSON, as before transforms and without tombstones."""
+    count = len(piece.rows)
+    envelope = replace(piece.envelope, tombstone=np.zeros(count, np.bool_))
     encoded = encode(envelope, Converters())
     schema = converters.record_schema
     values = {name: encoded[name] for name in encoded.schema.names} | {
-        "row": pa.array(piece.rows, pa.int64()),
-        "fault": pa.array([str(error)], pa.large_utf8()),
+        "row": pa.array(piece.rows[encoded["row"].to_numpy()], pa.int64()),
+        "fault": pa.repeat(pa.scalar(str(error), pa.large_utf8()), count),
     }
-    columns = [values.get(one.name, pa.nulls(1, one.type)).cast(one.type) for one in schema]
+    columns = [values.get(one.name, pa.nulls(count, one.type)).cast(one.type) for one in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -20,7 +20,7 @@ from airflow_cdc_provider.kafka.notification_producer import NotificationProduce
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.notifications.notification import Notification
-from airflow_cdc_provider.sources.encoding import encoded, registry_settings
+from airflow_cdc_provider.sources.encoding import converters_of, encoded, registry_settings
 
 
 class TopicChannel:
@@ -39,7 +39,7 @@ class TopicChannel:
     ) -> None:
         self._connector = connector
         self._producer = producer
-        self._registrar = registrar
+        self._converters = converters_of(connector, registrar)
 
     @property
     def waiting(self) -> int:
@@ -50,7 +50,7 @@ class TopicChannel:
         """Send a notification without waiting for a broker."""
         envelope = build(self._connector.notifications.topic, [notification])
         piece = Piece(envelope, np.zeros(1, np.int64))
-        self._producer.enqueue(encoded(self._connector, [piece], self._registrar))
+        self._producer.enqueue(encoded(self._connector, [piece], self._converters))
 
     def flush(self) -> None:
         """Wait until all are delivered, for some seconds at most."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,8 +21,16 @@ from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
 from airflow_cdc_provider.connector.publish.pulsar import PulsarOptions
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.framing import Registrar
-from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, CorruptInput, OffsetMissing
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.exceptions import (
+    CommitConflict,
+    ConfigurationError,
+    CorruptInput,
+    OffsetMissing,
+    RecordsRejected,
+    SchemaRejected,
+    error_from_text,
+)
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import RegistryUnavailable
@@ -61,11 +69,12 @@ class BatchPublisher:
         registrar: Assigns ids to schemas; None for none.
         headers: Headers of all data records.
         stopping: Returns whether a clean stop was requested.
-        quarantine: Stores dead letters; None if there are none.
-        quarantines_refused: Whether records that the broker refuses are dead letters, too, not an error.
+        quarantine: Stores dead letters; None if the first one is an error.
+        passes_topics: Whether all records of a topic that the broker refuses are dead letters, not an error.
         transactions: Number of transactions sent.
         records: Number of records sent.
-        dead_letters: Number of dead letters: records that can't be built or that the broker refused.
+        dead_letters: Number of dead letters: records that can't be built or that are refused.
+        refused: By topic whose records, or their schemas, are refused, the reason.
     """
 
     sender: Sender
@@ -77,10 +86,12 @@ class BatchPublisher:
     headers: Headers = ()
     stopping: Callable[[], bool] = _never
     quarantine: StoreDeadLetters | None = None
-    quarantines_refused: bool = True
+    passes_topics: bool = True
     transactions: int = 0
     records: int = 0
     dead_letters: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    _closed: set[str] = field(default_factory=set, init=False)
 
     def keep_position(self) -> None:
         """Store the current position."""
@@ -94,7 +105,8 @@ class BatchPublisher:
             now_ns: Build time of events; the rest of an interrupted batch keeps its build time.
 
         Raises:
-            RecordsRejected: The broker refuses records, and dead letters aren't enabled.
+            RecordsRejected: The broker refuses records, or records can't be built, and they don't become dead
+                letters.
             CorruptInput: A batch has fewer records than were sent of it.
             CdcError: As the sender, and the function that builds events.
         """
@@ -158,22 +170,31 @@ class BatchPublisher:
     def _send(
         self, records: Sequence[pa.RecordBatch], start: PublishPosition, after: PublishPosition
     ) -> None:
-        """Send records of one batch, except those that can't be built or that the broker refuses."""
+        """Send records of one batch, except dead letters."""
         numbers = np.arange(_count(records)) + start.records
         if any(part["fault"].null_count != part.num_rows for part in records):
-            records, numbers = self._without_faults(records, numbers, start.batch)
+            table = pa.Table.from_batches(records).combine_chunks()
+            records, numbers = self._without_dead_letters(table, table["fault"], numbers, start.batch)
+        if self._closed and records:
+            table = pa.Table.from_batches(records).combine_chunks()
+            known = [self.refused[one] if one in self._closed else None for one in table["topic"].to_pylist()]
+            reasons = pa.chunked_array([known], pa.utf8())
+            records, numbers = self._without_dead_letters(table, reasons, numbers, start.batch)
         self._send_some(records, numbers, start, after)
 
-    def _without_faults(
-        self, records: Sequence[pa.RecordBatch], numbers: np.ndarray, batch: int
+    def _without_dead_letters(
+        self, table: pa.Table, reasons: pa.ChunkedArray, numbers: np.ndarray, batch: int
     ) -> tuple[Sequence[pa.RecordBatch], np.ndarray]:
-        """Store records that could not be built as dead letters; return the others and their numbers."""
-        assert self.quarantine is not None, "only built if dead letters are enabled"
-        table = pa.Table.from_batches(records).combine_chunks()
-        valid = table["fault"].is_null().to_numpy()
-        for reason in pc.unique(table["fault"]).drop_null().to_pylist():
-            same = pc.equal(table["fault"], reason).fill_null(False)
-            self.quarantine(table.filter(same), numbers[same.to_numpy()], batch, reason)
+        """Store records that have a reason as dead letters; return the others and their numbers."""
+        valid = reasons.is_null().to_numpy()
+        for reason in pc.unique(reasons).drop_null().to_pylist():
+            same = pc.equal(reasons, reason).fill_null(False)
+            letters = table.filter(same)
+            if self.quarantine is None:
+                raise RecordsRejected(letters["topic"][0].as_py(), reason, whole_topic=False)
+            if isinstance(error_from_text(reason), SchemaRejected):
+                self.refused |= dict.fromkeys(letters["topic"].to_pylist(), reason)
+            self.quarantine(letters, numbers[same.to_numpy()], batch, reason)
         self.dead_letters += int((~valid).sum())
         return table.filter(pa.array(valid)).to_batches(), numbers[valid]
 
@@ -188,11 +209,11 @@ class BatchPublisher:
         try:
             self.sender.publish(records, self.headers, after)
         except RecordsRejected as refusal:
-            if self.quarantine is None or not self.quarantines_refused or not len(numbers):
+            if self.quarantine is None or not len(numbers):
                 raise
             table = pa.Table.from_batches(records).combine_chunks()
-            refused = pc.equal(table["topic"], refusal.topic).to_numpy()
-            if not refused.any():
+            refused = pc.equal(table["topic"], refusal.topic)
+            if not pc.any(refused).as_py() or (refusal.whole_topic and not self.passes_topics):
                 raise
             if not refusal.whole_topic and len(numbers) > 1:
                 half = len(numbers) // 2
@@ -200,11 +221,12 @@ class BatchPublisher:
                 self._send_some(table.slice(0, half).to_batches(), numbers[:half], start, middle)
                 self._send_some(table.slice(half).to_batches(), numbers[half:], middle, after)
                 return
-            dead_letters = table.filter(pa.array(refused))
-            self.quarantine(dead_letters, numbers[refused], start.batch, refusal.reason)
-            self.dead_letters += dead_letters.num_rows
-            left = table.filter(pa.array(~refused)).to_batches()
-            self._send_some(left, numbers[~refused], start, after)
+            if refusal.whole_topic:
+                self.refused[refusal.topic] = str(refusal)
+                self._closed.add(refusal.topic)
+            reasons = pc.if_else(refused, str(refusal), pa.scalar(None, pa.utf8()))
+            records, numbers = self._without_dead_letters(table, reasons, numbers, start.batch)
+            self._send_some(records, numbers, start, after)
             return
         self.position = after
         self.transactions += 1

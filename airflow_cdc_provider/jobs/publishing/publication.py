@@ -110,6 +110,7 @@ class Try(Protocol):
     transactions: int
     records: int
     dead_letters: int
+    refused: dict[str, str]
 
     @property
     def position(self) -> PublishPosition:
@@ -201,6 +202,11 @@ class Publication(Generic[OriginT]):
         return sum(one.dead_letters for one in self.tries)
 
     @property
+    def refused(self) -> dict[str, str]:
+        """By topic whose records, or their schemas, are refused, the error."""
+        return {topic: reason for one in self.tries for topic, reason in one.refused.items()}
+
+    @property
     def position(self) -> PublishPosition:
         """The position that the last try reached."""
         return self.tries[-1].position
@@ -246,6 +252,7 @@ class Publication(Generic[OriginT]):
             seconds=self.seconds,
             findings=(*origin.skipped.report(), *self.target.findings),
             errors=self.errors,
+            refused=self.refused,
         )
 
 

@@ -20,7 +20,9 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.publishing.origins.replayed import Replayed
 from airflow_cdc_provider.jobs.publishing.publication import Publication
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
+from airflow_cdc_provider.jobs.spark.failures import of_refused_topics
 from airflow_cdc_provider.jobs.spec import JobResult, ReplayResult
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
@@ -61,7 +63,7 @@ def replay(run: Run) -> JobResult:
     skipped = SkippedRecords(strict=job.connector.source.strict)
     origin = Replayed(job, stores, source, skipped, prefix, published)
     producers = Producers.of(job.connector, clients.connections, Replayed.suffix)
-    target = KafkaTarget[Replayed](job, stores, clients.connections, producers)
+    target = KafkaTarget[Replayed](job, DeadLetters.of(job.connector, stores), clients.connections, producers)
     sending = Publication(lambda: origin, target)
     sending.run()
     sent = origin.range
@@ -80,7 +82,7 @@ def replay(run: Run) -> JobResult:
         )
     log.info("%s: replayed %s", job.connector.name, result)
     report.callbacks.append(lambda: store_end(producers, sending.position))
-    findings = [f"replaying: {one}" for one in skipped.report()]
+    findings = [f"replaying: {one}" for one in (*skipped.report(), *target.findings)]
     before = origin.published_before
     if before is not None and sent.last < _published_now(published, before).batch - 1:
         findings.append(
@@ -88,7 +90,9 @@ def replay(run: Run) -> JobResult:
             "consumers that take the last event of a key as its state get an older state; replay up to the "
             "newest batch, while publishing pauses"
         )
-    return JobResult(ok=True, replayed=result, findings=tuple(findings))
+    outcome = JobResult(ok=True, replayed=result, findings=tuple(findings))
+    error = of_refused_topics(sending.refused)
+    return outcome if error is None else replace(outcome, ok=False, error_code=error.code, error=str(error))
 
 
 def _published_now(published: PositionsTopic, before: PublishPosition) -> PublishPosition:

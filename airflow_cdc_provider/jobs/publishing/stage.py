@@ -17,6 +17,7 @@ from airflow_cdc_provider.jobs.publishing.heartbeats import heartbeats_of
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
 from airflow_cdc_provider.jobs.publishing.publication import Publication, Target
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers
 from airflow_cdc_provider.jobs.publishing.targets.pulsar import PulsarTarget, as_published
 from airflow_cdc_provider.jobs.publishing.targets.slices import SlicedKafkaTarget
@@ -91,16 +92,17 @@ def _publication(
     """Return the publication that the declaration chooses."""
     publish = job.connector.publish
     skipped = SkippedRecords(strict=job.connector.source.strict)
+    letters = DeadLetters.of(job.connector, stores)
     if publish.kafka.after_merge:
         producers = Producers.of(job.connector, connections, MergedRows.suffix)
-        in_one = KafkaTarget[MergedRows](job, stores, connections, producers, heartbeats)
+        in_one = KafkaTarget[MergedRows](job, letters, connections, producers, heartbeats)
         return Publication(lambda: MergedRows(job, stores, source, skipped), in_one)
     target: Target[Changes]
     if publish.pulsar.enabled:
         job = replace(job, connector=as_published(job.connector))
         stores = replace(stores, connector=job.connector)
-        target = PulsarTarget.of(job, stores.lake, connections)
+        target = PulsarTarget.of(job, stores, connections)
     else:
         producers = Producers.of(job.connector, connections)
-        target = SlicedKafkaTarget(job, stores, connections, producers, heartbeats)
+        target = SlicedKafkaTarget(job, letters, connections, producers, heartbeats)
     return Publication(lambda: Changes(job, stores, source, skipped), target)

@@ -43,12 +43,14 @@ def build_result(
 ) -> JobResult:
     """Build the result of a stage.
 
-    It is ok unless a table failed: then its error names each such table, and the result still has what was
-    done, also if the lake can't be read any more. ``skipped`` means that no snapshot was due.
+    It is ok unless a table failed or a topic is refused: then its error names each of them, and the result
+    still has what was done, also if the lake can't be read any more. ``skipped`` means that no snapshot was
+    due.
     """
     for part in (shot, captured, published):
         tables = failures.with_errors(tables, part.errors if part else {})
-    error = failures.of_all_tables(tables)
+    refused = published.refused if published else {}
+    error = failures.of_all_tables(tables) or failures.of_refused_topics(refused)
     outcome = JobResult(
         ok=True,
         batches=captured.batches if captured else 0,
@@ -74,10 +76,8 @@ def _with_published(outcome: JobResult, published: PublishResult) -> JobResult:
     findings = [*outcome.findings, *(f"publishing: {finding}" for finding in published.findings)]
     if published.dead_letters:
         findings.append(
-            f"{published.dead_letters} records that the broker refused, or that can't be built, are dead "
-            "letters in the table <connector>_dead_letters, each with its reason. Readers don't get them: "
-            "correct the declaration, and send their batches again with CdcReplayOperator, or airflow cdc "
-            "offsets publish-from"
+            f"{published.dead_letters} records that are refused, or that can't be built, are dead letters: "
+            + failures.DEAD_LETTERS
         )
     seconds = {**outcome.seconds, "publish": published.seconds}
     counts = replace(published, findings=())

@@ -86,6 +86,12 @@ _CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 """The traceback of a Python worker, and its last line."""
 
+DEAD_LETTERS: Final = (
+    "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
+    "the cause, and send their batches again with CdcReplayOperator, or airflow cdc offsets publish-from"
+)
+"""Where dead letters are, and the remedy."""
+
 T = TypeVar("T")
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
@@ -195,3 +201,18 @@ def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
     details = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
     what = f"{len(failed)} of {len(tables)} tables failed"
     return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {details}")
+
+
+def of_refused_topics(refused: Mapping[str, str]) -> ConfigurationError | None:
+    """Return the error of topics whose records are refused; None for none.
+
+    Args:
+        refused: By topic, its error.
+    """
+    if not refused:
+        return None
+    return ConfigurationError(
+        "topics are refused, all other events are published: "
+        + "; ".join(f"{topic}: {text}" for topic, text in refused.items()),
+        remedy="their records are dead letters: " + DEAD_LETTERS,
+    )

@@ -116,7 +116,7 @@ def test_rejected_records_fail_the_run_or_become_dead_letters_and_foreign_positi
 ) -> None:
     topics = make_topics(kafka_server, database, "orders")
     kafka_server.create_topic(topic_of(database, "customers"), 1, max_message_bytes=300)
-    declared = declaration(database, {"records_per_commit": 5})
+    declared = declaration(database, {"records_per_commit": 5, "on_record_error": "fail"})
     database.orders.insert_many([{"_id": n} for n in range(20)])
     database.customers.insert_one({"_id": 1, "long": "x" * 1000})
     # customers come before orders in the snapshot, so that nothing of the batch is sent ...
@@ -125,11 +125,11 @@ def test_rejected_records_fail_the_run_or_become_dead_letters_and_foreign_positi
     assert "customers rejects records: found MSG_SIZE_TOO_LARGE" in failed.error
     assert failed.tables, "what was captured and merged is reported all the same"
     # ... and with dead letters all other records are published.
-    with_dead_letters = declaration(database, {"records_per_commit": 5, "on_record_error": "dead_letters"})
+    with_dead_letters = declaration(database, {"records_per_commit": 5})
     outcome = run_stage("publish", with_dead_letters, both)
     assert outcome.published is not None
     assert (outcome.published.records, outcome.published.dead_letters) == (20, 1)
-    assert any("1 records that the broker refused" in finding for finding in outcome.findings)
+    assert any("1 records that are refused" in finding for finding in outcome.findings)
     assert len(read(kafka_server, topics)) == 20
 
     with pytest.raises(ConfigurationError, match="expected a batch from 1 to"):

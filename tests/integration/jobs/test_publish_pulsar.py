@@ -91,6 +91,30 @@ def test_readers_of_datastax_topics_see_each_row_once_also_after_a_kill(
     assert len(pulsar_server.read(topic)) == 34, "on request all is published again"
 
 
+def test_a_topic_that_pulsar_refuses_stops_no_other(shop: Shop, pulsar_server: PulsarServer) -> None:
+    namespace = f"public/{shop.keyspace}"
+    pulsar_server.admin(f"namespaces/{namespace}", {}, method="PUT")
+    connection = declared(shop, pulsar_server, namespace=namespace, records_per_commit=3)
+    closed = f"persistent/{namespace}/data-{shop.keyspace}.closed"
+    pulsar_server.admin(closed, {}, method="PUT")
+    pulsar_server.admin(f"{closed}/terminate", {}, method="POST")
+    for name in ("a", "closed", "z"):
+        shop.run(f"CREATE TABLE {name} (p int PRIMARY KEY, b blob) WITH cdc = true")
+        for n in range(4):
+            shop.run(f"INSERT INTO {name} (p, b) VALUES (%s, %s)", [n, b"x"])
+    shop.close_segments()
+    outcome = shop.stage("sync", connection=connection)
+    assert not outcome.ok
+    assert f"topic data-{shop.keyspace}.closed rejects records" in outcome.error
+    assert "TopicTerminatedError" in outcome.error
+    assert outcome.published is not None
+    assert (outcome.published.records, outcome.published.dead_letters) == (8, 4)
+    for name in "az":
+        messages = pulsar_server.read(f"persistent://{namespace}/data-{shop.keyspace}.{name}")
+        assert sorted(message["key"]["p"] for message in messages) == ["0", "1", "2", "3"]
+    assert shop.stage("publish", connection=connection).ok
+
+
 def test_without_deduplication_a_run_fails_unless_doubles_are_accepted(
     shop: Shop, pulsar_server: PulsarServer
 ) -> None:

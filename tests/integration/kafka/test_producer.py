@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, RecordsRejected
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.publishing.targets.kafka import client_settings
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings

@@ -26,13 +26,12 @@ from confluent_kafka.admin import (
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, RecordsRejected
 from airflow_cdc_provider.feeds.topics import GroupLag, look_at_group, look_at_publishing
 from airflow_cdc_provider.jobs.channels.heartbeats import heartbeat_producer
 from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
 from airflow_cdc_provider.jobs.topics.rules import create_topics
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
-from airflow_cdc_provider.kafka.errors import RecordsRejected
 from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, require_patterns
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition

@@ -12,11 +12,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import TransientError
+from airflow_cdc_provider.exceptions import RecordsRejected, TransientError
 from airflow_cdc_provider.jobs.channels.notification_topic import TopicChannel as NotificationTopic
 from airflow_cdc_provider.jobs.channels.notification_topic import topic_of_notifications
 from airflow_cdc_provider.jobs.channels.signal_topic import topic_of_signals
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.notification_producer import NotificationProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import TopicChannel

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, RecordsRejected
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
@@ -119,7 +119,7 @@ def test_records_that_cannot_be_sent_raise_by_type(pulsar_server: PulsarServer) 
     large = records("data-ks.large", 0, 3)
     values = [None, b"x" * (6 << 20), None]
     at = large.schema.get_field_index("value")
-    with pytest.raises(ConfigurationError, match="too large"):
+    with pytest.raises(RecordsRejected, match=r"topic data-ks\.large rejects records: found a record of"):
         producer_of(pulsar_server, "large").send(
             [large.set_column(at, "value", pa.array(values, pa.binary()))]
         )

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_cdc_provider.events.encoder import Converters
-from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
+from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing, RecordsRejected
 from airflow_cdc_provider.kafka import producer as producer_module
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings

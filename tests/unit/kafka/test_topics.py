@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.exceptions import ConfigurationError, RecordsRejected
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicFound, TopicRule, plan, rule_of
 

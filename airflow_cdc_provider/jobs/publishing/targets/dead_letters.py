@@ -1,14 +1,15 @@
-"""Dead letters: records that a broker refused permanently, or that can't be built, in a table of the lake.
+"""Dead letters: records that are refused permanently, or that can't be built, in a table of the lake.
 
-The table ``<connector>_dead_letters`` has the record, its number in its batch, and the reason; a record that
-can't be built is in JSON, as it was before all transforms. A dead letter is written before the position after
+The table ``<connector>_dead_letters`` has the record, its number in its batch (of its slice, if there are
+several), and the reason. A record that can't be built is in JSON, as it was before all transforms, and one
+whose schema the registry rejects in JSON as after them. A dead letter is written before the position after
 the record: if a run is killed in between, the next one writes it again, with the same batch and number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.lake.table import LakeTable
 
-_COLUMNS = (
+_COLUMNS: Final = (
     "batch bigint, record bigint, topic string, key binary, value binary, headers string, reason string, "
     "seen_at timestamp"
 )
+_MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,16 @@ class DeadLetters:
     Args:
         spark: The session.
         table: The table; it need not exist.
+        findings: Gets topic, key and reason of the first ones.
     """
 
     spark: SparkSession
     table: LakeTable
+    findings: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, connector: Connector, stores: Stores) -> DeadLetters:
-        """Return the dead letters of a job's connector."""
+    def of(cls, connector: Connector, stores: Stores) -> Self:
+        """Return the dead letters of a connector."""
         return cls(stores.spark, stores.lake.table(connector.dead_letters_table, DEAD_LETTERS))
 
     def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
@@ -53,17 +57,18 @@ class DeadLetters:
             records: Columns of the encoder's records.
             numbers: Their numbers in the batch, from 0.
             batch: The batch.
-            reason: The broker's reason, or why they can't be built.
+            reason: Why they are refused, or can't be built.
         """
         from pyspark.sql.types import StructType
 
+        keys = records["key"].cast(pa.large_binary())
         frame = self.spark.createDataFrame(
             pa.table(
                 {
                     "batch": pa.repeat(batch, len(numbers)),
                     "record": pa.array(numbers, pa.int64()),
                     "topic": records["topic"].cast(pa.string()),
-                    "key": records["key"].cast(pa.large_binary()).cast(pa.binary()),
+                    "key": keys.cast(pa.binary()),
                     "value": records["value"].cast(pa.large_binary()).cast(pa.binary()),
                     "headers": records["headers"].cast(pa.string()),
                     "reason": pa.repeat(reason, len(numbers)),
@@ -72,6 +77,10 @@ class DeadLetters:
         )
         self.table.create(StructType.fromDDL(_COLUMNS))
         self.table.append(frame.selectExpr("*", "current_timestamp() seen_at"))
+        first = slice(0, _MAX_REPORTED - len(self.findings))
+        for topic, key in zip(records["topic"][first].to_pylist(), keys[first].to_pylist(), strict=True):
+            named = (key or b"").decode(errors="backslashreplace")
+            self.findings.append(f"topic {topic}, key {named}: {reason}; the record is in {self.table.name}")
         topics = ", ".join(sorted(set(records["topic"].to_pylist())))
         log.warning(
             "%d records of topics %s are dead letters in %s: %s",

@@ -7,13 +7,10 @@ new run, from the stored position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, Generic, Self
-
-import numpy as np
-import pyarrow as pa
+from typing import Generic, Self
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.publish.kafka import KafkaOptions
@@ -31,10 +28,7 @@ from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.registry import Registry
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator
-from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.encoding import headers_of, registry_settings
-
-_MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -98,19 +92,17 @@ class KafkaTarget(Generic[OriginT]):
 
     Args:
         job: The job.
-        stores: The lake, for dead letters.
+        dead_letters: Stores dead letters.
         connections: Connection values.
         producers: Builds producers.
         heartbeats: Sender of heartbeats between records and after them; None for none.
-        dead: Gets topic, key and reason of the first dead letters.
     """
 
     job: Job
-    stores: Stores
+    dead_letters: DeadLetters
     connections: Connections
     producers: Producers
     heartbeats: Heartbeats | None = None
-    dead: list[str] = field(default_factory=list, kw_only=True)
 
     @property
     def retries(self) -> KafkaOptions:
@@ -118,9 +110,9 @@ class KafkaTarget(Generic[OriginT]):
         return self.job.connector.publish.kafka
 
     @property
-    def findings(self) -> tuple[str, ...]:
+    def findings(self) -> Sequence[str]:
         """The first dead letters."""
-        return tuple(self.dead)
+        return self.dead_letters.findings
 
     def publish(self, origin: OriginT, tries: list[Try]) -> None:
         """Publish to the end of the origin; see :class:`.publication.Target`."""
@@ -155,8 +147,8 @@ class KafkaTarget(Generic[OriginT]):
             form=origin.form,
             records_per_commit=options.records_per_commit,
             stopping=self.job.stopping,
-            quarantine=self._store_dead_letters if options.writes_dead_letters else None,
-            quarantines_refused=options.on_record_error == "dead_letters",
+            quarantine=self.dead_letters.add if connector.publish.writes_dead_letters else None,
+            passes_topics=connector.publish.passes_rejected_topics,
             position=position,
         )
         tries.append(publisher)
@@ -164,15 +156,6 @@ class KafkaTarget(Generic[OriginT]):
             publisher.keep_position()
         origin.publish(publisher)
         return publisher
-
-    def _store_dead_letters(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
-        letters = DeadLetters.of(self.job.connector, self.stores)
-        letters.add(records, numbers, batch, reason)
-        first = records.slice(0, _MAX_REPORTED - len(self.dead))
-        keys = first["key"].cast(pa.large_binary()).to_pylist()
-        for topic, key in zip(first["topic"].to_pylist(), keys, strict=True):
-            named = (key or b"").decode(errors="backslashreplace")
-            self.dead.append(f"topic {topic}, key {named}: {reason}; the record is in {letters.table.name}")
 
     def _events(self, origin: Origin, request: EventRequest) -> Iterator[EventBatch]:
         events = origin.build(request)

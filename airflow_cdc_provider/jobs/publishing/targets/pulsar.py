@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +25,14 @@ from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import Try
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.targets.pulsar_position import PulsarPosition, PulsarPositionTable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.lake.layout import PUBLISHED
+from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.pulsar.producer import PulsarProducer
 from airflow_cdc_provider.pulsar.settings import ClientSettings
-
-if TYPE_CHECKING:
-    from airflow_cdc_provider.lake.iceberg import IcebergLake
 
 _NUMBER_BITS = 31
 """Bits of a sequence id for the number in a batch."""
@@ -101,21 +100,23 @@ class PulsarTarget:
 
     Args:
         job: The job, with the connector of :func:`as_published`.
+        dead_letters: Stores dead letters.
         connections: Connection values.
         table: Stores the position.
         undeduplicated: Gets the topics whose broker doesn't deduplicate.
     """
 
     job: Job
+    dead_letters: DeadLetters
     connections: Connections
     table: PulsarPositionTable
     undeduplicated: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, job: Job, lake: IcebergLake, connections: Connections) -> Self:
+    def of(cls, job: Job, stores: Stores, connections: Connections) -> Self:
         """Return the target of a job."""
-        table = lake.table(job.connector.published_table, PUBLISHED)
-        return cls(job, connections, PulsarPositionTable(table))
+        table = stores.lake.table(job.connector.published_table, PUBLISHED)
+        return cls(job, DeadLetters.of(job.connector, stores), connections, PulsarPositionTable(table))
 
     @property
     def retries(self) -> PulsarOptions:
@@ -123,9 +124,10 @@ class PulsarTarget:
         return self.job.connector.publish.pulsar
 
     @property
-    def findings(self) -> tuple[str, ...]:
-        """The topics whose broker doesn't deduplicate."""
-        return tuple(f"the broker doesn't deduplicate topic {one}" for one in sorted(self.undeduplicated))
+    def findings(self) -> Sequence[str]:
+        """The topics whose broker doesn't deduplicate, and the first dead letters."""
+        found = [f"the broker doesn't deduplicate topic {one}" for one in sorted(self.undeduplicated)]
+        return [*found, *self.dead_letters.findings]
 
     def publish(self, origin: Changes, tries: list[Try]) -> None:
         """Publish to the last batch; see :class:`.publication.Target`."""
@@ -150,6 +152,7 @@ class PulsarTarget:
             records_per_commit=self.retries.records_per_commit,
             position=at,
             stopping=self.job.stopping,
+            quarantine=self.dead_letters.add if self.job.connector.publish.writes_dead_letters else None,
         )
         tries.append(publisher)
         if not pending:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -26,9 +26,20 @@ import pyarrow as pa
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.sliced import SliceBuilder, Sliced, SliceRows, batch_ranges
-from airflow_cdc_provider.exceptions import CdcError, CommitConflict, ConfigurationError, OffsetMissing
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    CommitConflict,
+    ConfigurationError,
+    OffsetMissing,
+    RecordsRejected,
+)
 from airflow_cdc_provider.jobs.context.job import log
-from airflow_cdc_provider.jobs.publishing.batches import RETRIED_ERRORS, BatchPublisher, require_matching
+from airflow_cdc_provider.jobs.publishing.batches import (
+    RETRIED_ERRORS,
+    BatchPublisher,
+    StoreDeadLetters,
+    require_matching,
+)
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.publication import Try
 from airflow_cdc_provider.jobs.publishing.targets.kafka import KafkaTarget, Producers, registrar_of
@@ -108,6 +119,8 @@ class SliceOutcome:
         records: Number of records sent.
         transactions: Number of transactions sent.
         error: The error that ended the task early.
+        dead_letters: Number of dead letters.
+        refused: By topic whose records are refused, the reason.
     """
 
     position: PublishPosition | None
@@ -115,6 +128,8 @@ class SliceOutcome:
     records: int = 0
     transactions: int = 0
     error: CdcError | None = None
+    dead_letters: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +177,15 @@ class SliceTask:
         outcome = self.publish(context.partitionId(), batches)
         yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_OUTCOME)
 
-    def publish(self, number: int, batches: Iterator[pa.RecordBatch]) -> SliceOutcome:
+    def publish(
+        self, number: int, batches: Iterator[pa.RecordBatch], dead_letters: StoreDeadLetters | None = None
+    ) -> SliceOutcome:
         """Publish a slice.
 
         Args:
             number: The number of the slice.
             batches: Its records, of ``TABLE_SCHEMA`` and in its order, including published ones.
+            dead_letters: Stores dead letters; None if the first one is an error.
 
         Returns:
             The outcome. It includes known errors, which aren't raised: a retry by Spark would be in vain.
@@ -190,6 +208,7 @@ class SliceTask:
                     headers=self.headers,
                     form=self.form,
                     records_per_commit=self.records_per_commit,
+                    quarantine=dead_letters,
                     position=position,
                 )
                 publisher.publish(self.through, self.now_ns)
@@ -197,7 +216,15 @@ class SliceTask:
             error = failure
         if publisher is None:
             return SliceOutcome(None, skipped, error=error)
-        return SliceOutcome(publisher.position, skipped, publisher.records, publisher.transactions, error)
+        return SliceOutcome(
+            publisher.position,
+            skipped,
+            publisher.records,
+            publisher.transactions,
+            error,
+            publisher.dead_letters,
+            publisher.refused,
+        )
 
     def _checked(self, position: PublishPosition | None, number: int) -> PublishPosition:
         """Refuse to continue if another run has changed the number of slices, or set the position back."""
@@ -230,7 +257,8 @@ class SlicedRun:
         positions: The positions of the slices, in their order.
         transactions: Number of transactions sent.
         records: Number of records sent.
-        dead_letters: Number of dead letters: always 0.
+        dead_letters: Number of dead letters.
+        refused: By topic whose records are refused, the reason.
     """
 
     target: SlicedKafkaTarget
@@ -239,6 +267,7 @@ class SlicedRun:
     transactions: int = 0
     records: int = 0
     dead_letters: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def position(self) -> PublishPosition:
@@ -288,12 +317,13 @@ class SlicedRun:
 
     def _publish_range(self, sliced: Sliced, task: SliceTask) -> None:
         if task.empty:  # adaptive plans have no partitions for empty input, but positions must advance
-            partitioned = self.target.stores.spark.range(0, task.slices, 1, task.slices)
+            partitioned = self.origin.stores.spark.range(0, task.slices, 1, task.slices)
         else:
             partitioned = _partitioned(sliced, task)
         rows = map_in_arrow(partitioned, task, _DDL).collect()
         # Pickled by this job's own tasks.
-        outcomes: list[SliceOutcome] = [pickle.loads(row["outcome"]) for row in rows]  # noqa: S301
+        tried: list[SliceOutcome] = [pickle.loads(row["outcome"]) for row in rows]  # noqa: S301
+        outcomes = [part for outcome in tried for part in self._with_dead_letters(sliced, task, outcome)]
         self._add_up(outcomes)
         reported = {one.position.slice: one.position for one in outcomes if one.position is not None}
         complete = sorted(number for number, position in reported.items() if position.batch > task.through)
@@ -305,11 +335,27 @@ class SlicedRun:
             )
         self.positions = [reported[number] for number in complete]
 
+    def _with_dead_letters(
+        self, sliced: Sliced, task: SliceTask, outcome: SliceOutcome
+    ) -> list[SliceOutcome]:
+        """Publish the rest of a slice that has dead letters on the driver, which can write to the lake."""
+        refused = isinstance(outcome.error, RecordsRejected)
+        if not refused or not self.target.job.connector.publish.writes_dead_letters:
+            return [outcome]
+        assert outcome.position is not None, "it is known once records are sent"
+        number = outcome.position.slice
+        log.info("slice %d has dead letters: the driver publishes the rest of its range", number)
+        rows = _partitioned(sliced, task, number).toArrow()
+        rest = task.publish(number, iter(rows.to_batches()), self.target.dead_letters.add)
+        return [replace(outcome, error=None), rest]
+
     def _add_up(self, outcomes: Sequence[SliceOutcome]) -> None:
         """Add up the outcomes of tasks; raise the error of one, preferably one that a retry can't resolve."""
         for one in outcomes:
             self.records += one.records
             self.transactions += one.transactions
+            self.dead_letters += one.dead_letters
+            self.refused |= one.refused
             self.origin.skipped.undecodable += one.skipped.undecodable
             self.origin.skipped.by_kind.update(one.skipped.by_kind)
         errors = [one.error for one in outcomes if one.error is not None]
@@ -326,7 +372,7 @@ class SlicedRun:
         self.positions = settled
 
     def _require_no_speculation(self) -> None:
-        speculation = self.target.stores.spark.sparkContext.getConf().get("spark.speculation", "false")
+        speculation = self.origin.stores.spark.sparkContext.getConf().get("spark.speculation", "false")
         if speculation == "true":
             raise ConfigurationError(
                 "Spark must not run a second copy of the tasks that publish slices",
@@ -400,11 +446,16 @@ def store_position(
         producer.publish((), (), position)
 
 
-def _partitioned(sliced: Sliced, task: SliceTask) -> DataFrame:
-    """Partition records by slice, so that the partition's number is the slice's, and sort them."""
+def _partitioned(sliced: Sliced, task: SliceTask, only: int | None = None) -> DataFrame:
+    """Partition records by slice, so that the partition's number is the slice's, and sort them.
+
+    With the number of one slice, only its records are returned, in its order.
+    """
     from pyspark.sql import functions as f
 
     number = f.pmod(f.xxhash64(sliced.partition_by), f.lit(task.slices)).cast("int")
     rows = sliced.rows.where(f.col("batch").between(task.after + 1, task.through))
+    if only is not None:
+        return rows.where(number == only).sort(*sliced.order)
     partitioned = rows.withColumn("slice", number).repartitionById(task.slices, "slice")
     return partitioned.sortWithinPartitions(*sliced.order).drop("slice")

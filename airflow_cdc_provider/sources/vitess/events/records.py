@@ -26,6 +26,7 @@ from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.encoding import (
+    converters_of,
     encoded,
     encoded_events,
     envelope_options,
@@ -194,7 +195,8 @@ class VitessRecords:
 
     def heartbeats(self, beats: Sequence[Heartbeat]) -> pa.RecordBatch:
         """Build the records of heartbeats; none if they aren't enabled."""
-        return encoded(self.connector, self._heartbeats(beats), self.registrar)
+        converters = converters_of(self.connector, self.registrar)
+        return encoded(self.connector, self._heartbeats(beats), converters)
 
     def _heartbeats(self, beats: Sequence[Heartbeat]) -> list[Piece]:
         publish = self.connector.publish

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.events.encoder import ConverterName, Converters, text_of, to_lines
-from airflow_cdc_provider.events.framing import TopicSchema
-from airflow_cdc_provider.events.transforms import faults
+from airflow_cdc_provider.events.framing import Registrar, TopicSchema
 from airflow_cdc_provider.events.transforms.chain import Chain, some_rows
-from airflow_cdc_provider.events.transforms.faults import RecordingRegistrar, encode_with_faults
+from airflow_cdc_provider.events.transforms.faults import encode_with_faults
 from airflow_cdc_provider.events.transforms.options import read_transforms
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected
 from tests.unit.events.transforms.changed_rows import change, piece
 
 TO_NUMBERS = Chain(
@@ -29,11 +30,20 @@ TO_NUMBERS = Chain(
 
 
 def made(
-    pieces: Sequence[Piece], converter: ConverterName = "json", most: int = faults.MAX_FAULTS
+    pieces: Sequence[Piece],
+    converter: ConverterName = "json",
+    *,
+    dead_letters: bool = True,
+    rejected_schemas: bool = True,
+    registrar: Registrar | None = None,
+    chain: Chain = TO_NUMBERS,
 ) -> pa.RecordBatch:
-    converters = Converters(converter, converter)
     return encode_with_faults(
-        pieces, lambda some: encode_pieces(TO_NUMBERS.apply(some), converters), converters, most=most
+        pieces,
+        lambda some, converters: encode_pieces(chain.apply(some), converters),
+        Converters(converter, converter, registrar=registrar),
+        dead_letters=dead_letters,
+        rejected_schemas=rejected_schemas,
     )
 
 
@@ -87,11 +97,9 @@ def test_records_are_those_that_each_row_gives_alone(emails: list[str | None]) -
     assert made([whole] if emails else []).to_pylist() == alone
 
 
-def test_with_very_many_the_declaration_is_wrong() -> None:
-    bad = [change(n, "c", "x") for n in range(4)]
-    assert [what for _, what in shown(made([piece(bad[:3])], most=3))] == ["fault"] * 3
-    with pytest.raises(ConfigurationError, match="cast to int32"):
-        made([piece(bad)], most=3)
+def test_a_table_that_cannot_be_built_stops_no_other_however_many_its_records() -> None:
+    bad = [change(n, "c", "x") for n in range(2500)]
+    assert [what for _, what in shown(made([piece(bad)]))] == ["fault"] * 2500
 
 
 @pytest.mark.parametrize("converter", ["json", "avro"])
@@ -100,7 +108,7 @@ def test_without_dead_letters_the_first_bad_record_is_named_by_topic_and_key(
 ) -> None:
     some = [change(1, "c", "1"), change(2, "c", "x"), change(3, "c", "y")]
     with pytest.raises(ConfigurationError, match=r'cast to int32.* of topic shop\.t with key \{"id":2\}'):
-        made([piece(some)], converter, most=0)
+        made([piece(some)], converter, dead_letters=False)
 
 
 @given(
@@ -112,31 +120,86 @@ def test_without_dead_letters_the_first_bad_record_is_named_by_topic_and_key(
 def test_whatever_error_a_record_causes_all_others_are_built(
     values: list[int], kind: type[Exception]
 ) -> None:
-    def encode(some: Sequence[Piece]) -> pa.RecordBatch:
-        records = encode_pieces(some, Converters())
+    def encode(some: Sequence[Piece], converters: Converters) -> pa.RecordBatch:
+        records = encode_pieces(some, converters)
         if any('"email":"0"' in (value or "") for value in records["value"].to_pylist()):
             raise kind("no")
         return records
 
     pieces = [piece([change(n, "c", str(value)) for n, value in enumerate(values)])]
-    records = encode_with_faults(pieces, encode, Converters()).to_pylist()
+    found = encode_with_faults(pieces, encode, Converters(), dead_letters=True, rejected_schemas=True)
+    records = found.to_pylist()
     assert [one["fault"] is not None for one in records] == [value == 0 for value in values]
 
 
+@dataclass
 class Refusing:
-    """A registry that takes no schema."""
+    """A registry that rejects the values' schemas of a topic, or fails."""
+
+    error: type[ConfigurationError] = SchemaRejected
+    topic: str = "shop.t"
 
     def schema_id(self, schema: TopicSchema) -> int:
-        raise ConfigurationError(f"no schema of {schema.topic} is taken")
+        if schema.topic == self.topic and schema.side == "value":
+            raise self.error(f"no schema of {schema.topic} is taken")
+        return 7
 
 
-def test_what_a_registry_refuses_is_no_fault_of_a_record() -> None:
-    registrar = RecordingRegistrar(Refusing())
-    converters = Converters("avro", "avro", registrar=registrar)
-    with pytest.raises(ConfigurationError, match=r"no schema of shop\.t is taken"):
-        encode_with_faults(
+def test_records_of_a_rejected_schema_are_faulty_and_as_many_as_without_the_rejection() -> None:
+    rows = [change(1, "c", "1"), change(2, "d", "2"), change(3, "c", "no number")]
+    accepted = made([piece(rows)], "avro", registrar=Refusing(topic="")).to_pylist()
+    rejected = made([piece(rows)], "avro", registrar=Refusing()).to_pylist()
+    assert [(one["row"], one["topic"], one["headers"]) for one in rejected] == [
+        (one["row"], one["topic"], one["headers"]) for one in accepted
+    ]
+    reasons = ["[CDC-SCHEMA-REJECTED] no schema of shop.t is taken"] * (len(rejected) - 1)
+    assert [one["fault"] for one in rejected[:-1]] == reasons
+    assert "cast to int32" in rejected[-1]["fault"]
+    assert (json.loads(rejected[0]["key"]), json.loads(rejected[0]["value"])["email"]) == ({"id": 1}, 1)
+
+
+def test_topics_whose_schemas_are_accepted_are_encoded_as_ever() -> None:
+    other = replace(piece([change(4, "c", "4")]), rows=np.array([40]))
+    other = replace(
+        other,
+        envelope=replace(
+            other.envelope,
+            destinations=[replace(one, topic="shop.other") for one in other.envelope.destinations],
+        ),
+    )
+    both = made([piece([change(1, "c", "1")]), other], "avro", registrar=Refusing()).to_pylist()
+    alone = made([other], "avro", registrar=Refusing()).to_pylist()
+    assert [one["fault"] is not None for one in both] == [True, False]
+    assert both[1:] == alone
+
+
+@pytest.mark.parametrize(
+    ("error", "dead_letters"), [(ConfigurationError, True), (SchemaRejected, False)], ids=["registry", "fail"]
+)
+def test_an_unusable_registry_and_without_dead_letters_a_rejection_end_the_run(
+    error: type[ConfigurationError], dead_letters: bool
+) -> None:
+    with pytest.raises(error, match=r"no schema of shop\.t is taken"):
+        made(
             [piece([change(1, "c", "1")])],
-            lambda some: encode_pieces(some, converters),
-            converters,
-            registrar,
+            "avro",
+            registrar=Refusing(error),
+            dead_letters=dead_letters,
+            rejected_schemas=dead_letters,
         )
+
+
+def test_a_table_whose_types_cannot_be_encoded_is_found_without_trying_each_record() -> None:
+    nested = piece([change(n, "c", "1") for n in range(64)])
+    tried: list[int] = []
+
+    def encode(some: Sequence[Piece], converters: Converters) -> pa.RecordBatch:
+        tried.append(sum(len(one.rows) for one in some))
+        raise ValueError("an array of arrays")
+
+    found = encode_with_faults(
+        [nested], encode, Converters("protobuf", "protobuf"), dead_letters=True, rejected_schemas=True
+    )
+    assert tried == [64, 0]
+    assert found["row"].to_pylist() == nested.rows.tolist()
+    assert set(found["fault"].to_pylist()) == {"an array of arrays"}

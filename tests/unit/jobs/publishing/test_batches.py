@@ -21,11 +21,12 @@ from airflow_cdc_provider.exceptions import (
     ConfigurationError,
     CorruptInput,
     OffsetMissing,
+    RecordsRejected,
     TransientError,
 )
 from airflow_cdc_provider.jobs.publishing import batches
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher, require_matching, wait_for_servers
-from airflow_cdc_provider.kafka.errors import BrokersUnavailable, RecordsRejected
+from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import RegistryUnavailable
@@ -180,7 +181,7 @@ def test_rejected_records_end_the_run_unless_they_become_dead_letters() -> None:
     dead_letters: list[tuple[int, list[int], list[str]]] = []
 
     def keep(records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
-        assert reason == "MSG_SIZE_TOO_LARGE"
+        assert reason.endswith("topic t rejects records: found MSG_SIZE_TOO_LARGE")
         dead_letters.append((batch, numbers.tolist(), records["value"].to_pylist()))
 
     run = publisher(broker, Maker(), quarantine=keep)
@@ -188,9 +189,6 @@ def test_rejected_records_end_the_run_unless_they_become_dead_letters() -> None:
     assert broker.committed == [value for value in EVERYTHING if value not in forbidden]
     assert dead_letters == [(1, [3], ["1/3"]), (5, [0], ["5/0"]), (5, [11], ["5/11"]), (6, [2], ["6/2"])]
     assert (run.records, run.dead_letters) == (19, 4)
-    with pytest.raises(RecordsRejected):
-        refusing = publisher(Broker(forbidden=forbidden), Maker(), quarantine=keep, quarantines_refused=False)
-        refusing.publish(THROUGH, now_ns=1)
 
 
 def test_records_that_cannot_be_built_become_dead_letters_and_are_never_sent() -> None:
@@ -245,6 +243,16 @@ def test_a_rejecting_topics_records_become_dead_letters_together() -> None:
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]
     assert len(dead_letters) == run.dead_letters == 10
+    assert broker.asked == run.transactions + 1, "it is tried once"
+    assert list(run.refused) == ["closed"]
+    with pytest.raises(RecordsRejected, match="topic closed rejects records"):
+        waiting = publisher(
+            Broker(closed_topic="closed"),
+            Maker(topic="closed"),
+            quarantine=lambda *_: None,
+            passes_topics=False,
+        )
+        waiting.publish(THROUGH, now_ns=1)
 
 
 def test_a_run_that_dies_while_dead_letters_are_written_resumes_behind_what_was_sent() -> None:

@@ -22,6 +22,7 @@ from airflow_cdc_provider.events.sliced import SliceRows, batch_ranges
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
+from airflow_cdc_provider.jobs.publishing.targets.dead_letters import DeadLetters
 from airflow_cdc_provider.jobs.publishing.targets.kafka import Producers
 from airflow_cdc_provider.jobs.publishing.targets.slices import (
     SlicedKafkaTarget,
@@ -273,7 +274,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
     changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
     job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
-    target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
+    target = SlicedKafkaTarget(job, DeadLetters.of(job.connector, stores), clients.connections, brokers)  # type: ignore[arg-type]
     origin = Changes(job, stores, source, SkippedRecords(strict=True))
     run = SlicedRun(target, origin, positions)
 
@@ -321,7 +322,7 @@ def test_publishing_can_be_set_to_a_batch_whatever_is_stored(unread: set[int], s
     declaration = {"name": "p", "source": {"type": "mongodb"}, "publish": {"kafka": kafka}}
     changes: Any = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
     job, stores, source, clients, _ = run_of(Connector.from_dict(declaration), changes=changes)
-    target = SlicedKafkaTarget(job, stores, clients.connections, brokers)  # type: ignore[arg-type]
+    target = SlicedKafkaTarget(job, DeadLetters.of(job.connector, stores), clients.connections, brokers)  # type: ignore[arg-type]
     target.reset(Changes(job, stores, source, SkippedRecords(strict=True)), 5)
     assert partitions == [1, slices]
     now = [brokers.positions[number] for number in range(slices)]
@@ -350,16 +351,11 @@ def test_a_task_goes_to_other_processes_and_shows_no_secret(source: str) -> None
         ("cassandra", {"cassandra": {"before": True}}, "publish.cassandra.before"),
         ("cassandra", {"cassandra": {"order": "write_time"}}, "publish.cassandra.order"),
         ("cassandra", {"envelope": "datastax", "cassandra": {"reread": True}}, "publish.envelope: datastax"),
-        (
-            "mongodb",
-            {"kafka": {"on_record_error": "dead_letters"}},
-            "publish.kafka.on_record_error: dead_letters",
-        ),
     ],
 )
 def test_what_needs_one_order_is_refused_by_name(kind: str, publish: dict[str, Any], named: str) -> None:
     def declare(slices: int) -> None:
-        kafka = {"connection": "kafka", **publish.get("kafka", {}), "slices": slices}
+        kafka = {"connection": "kafka", "slices": slices}
         source = {"type": kind, **({"keyspace": "shop"} if kind == "vitess" else {})}
         Connector.from_dict({"name": "p", "source": source, "publish": {**publish, "kafka": kafka}})
 
