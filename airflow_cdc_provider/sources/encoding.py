@@ -22,7 +22,7 @@ from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
 from airflow_cdc_provider.events.transforms.faults import encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import SchemaRejected
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic
 from airflow_cdc_provider.sources.registry import source_plugin
@@ -69,14 +69,22 @@ def registry_settings(connector: Connector, values: Mapping[str, Any]) -> Regist
     )
 
 
-def refuse_clash(connector: Connector, topic: str, table: str, tables: dict[str, str]) -> None:
-    """Refuse tables whose names are equal after adjustment; ``tables`` has the earlier ones by that name."""
+def clash_of(connector: Connector, topic: str, table: str, tables: dict[str, str]) -> SchemaRejected | None:
+    """Return the error of a table whose name is equal to another one's after adjustment; None if it isn't.
+
+    Args:
+        connector: The connector.
+        topic: The table's topic.
+        table: The table.
+        tables: Earlier tables by their adjusted names; gets this one.
+    """
     name = adjusted_schema(topic, converters_of(connector).adjustments()[0])
-    if (other := tables.setdefault(name, table)) != table:
-        raise ConfigurationError(
-            f"{other} and {table} would share schemas and topic under the name {name}",
-            remedy="set publish.schema_names to avro_unicode, or topic names by publish.topic_naming",
-        )
+    if (other := tables.setdefault(name, table)) == table:
+        return None
+    return SchemaRejected(
+        f"{other} and {table} would share schemas and topic under the name {name}",
+        remedy="set publish.schema_names to avro_unicode, or topic names by publish.topic_naming",
+    )
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
@@ -134,14 +142,23 @@ def encoded(
 
 
 def encoded_events(
-    connector: Connector, pieces: Sequence[Piece], registrar: Registrar | None = None
+    connector: Connector,
+    pieces: Sequence[Piece],
+    registrar: Registrar | None = None,
+    clashes: Mapping[int, SchemaRejected] | None = None,
 ) -> pa.RecordBatch:
     """Encode events of the source like :func:`encoded`; records that can't be built may become dead letters.
 
     Such records keep their position and have a ``fault``.
 
+    Args:
+        connector: The connector.
+        pieces: The events.
+        registrar: Assigns ids to schemas; None for none.
+        clashes: By row, why the schemas of its records can't be used.
+
     Raises:
-        SchemaRejected: The registry rejects a schema, and its records don't become dead letters.
+        SchemaRejected: A schema is rejected, and its records don't become dead letters.
         ConfigurationError: A record can't be built, and ``on_record_error`` doesn't allow dead letters.
     """
     publish = connector.publish
@@ -151,6 +168,7 @@ def encoded_events(
         converters_of(connector, registrar),
         dead_letters=publish.writes_dead_letters,
         rejected_schemas=publish.passes_rejected_topics,
+        rejected_rows=clashes or {},
     )
 
 

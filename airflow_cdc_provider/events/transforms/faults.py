@@ -12,8 +12,9 @@ Records whose schema the registry rejects are dead letters, too, in JSON as afte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,7 @@ def encode_with_faults(
     *,
     dead_letters: bool,
     rejected_schemas: bool,
+    rejected_rows: Mapping[int, SchemaRejected] = MappingProxyType({}),
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
@@ -52,19 +54,23 @@ def encode_with_faults(
         encode_some: Transforms and encodes a subset of the records.
         converters: Converters of keys and values.
         dead_letters: Whether records may be faulty.
-        rejected_schemas: Whether records are faulty, too, if the registry rejects their schema.
+        rejected_schemas: Whether records are faulty, too, if their schema is rejected.
+        rejected_rows: By row, why the schemas of its records are rejected without asking the registry.
 
     Returns:
         Batch of ``converters.record_schema``, in row order.
 
     Raises:
-        SchemaRejected: The registry rejects a schema, and that isn't a fault of records.
+        SchemaRejected: A schema is rejected, and that isn't a fault of records.
         ConfigurationError: The registry can't be used; or a record can't be encoded and none may be faulty.
     """
     registrar = None
     if converters.registrar is not None:
         registrar = _WatchedRegistrar(converters.registrar, rejected_schemas)
     using = replace(converters, registrar=registrar)
+    if not rejected_schemas:
+        for error in rejected_rows.values():
+            raise error
     batches: list[pa.RecordBatch] = []
     faults = 0
 
@@ -86,8 +92,9 @@ def encode_with_faults(
                     log.warning("%d records of topic %s can't be built: %s", faults, bad["topic"][0], error)
                 return
         else:
-            if registrar and registrar.rejected:
-                found = _with_rejected(found, encode_some(some, Converters()), registrar.rejected)
+            topics = registrar.rejected if registrar else {}
+            if topics or rejected_rows:
+                found = _with_rejected(found, encode_some(some, Converters()), topics, rejected_rows)
             batches.append(found)
             return
         for part in _halves(some):
@@ -108,13 +115,13 @@ class _WatchedRegistrar:
     Args:
         registrar: The wrapped registrar.
         tolerates: Whether rejected schemas get the ID 0 instead of an error.
-        rejected: By topic, why a schema of its records is rejected.
+        rejected: By topic, the rejection of a schema of its records.
         failure: The last exception that it raised.
     """
 
     registrar: Registrar
     tolerates: bool
-    rejected: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, SchemaRejected] = field(default_factory=dict)
     failure: ConfigurationError | None = None
 
     def schema_id(self, schema: TopicSchema) -> int:
@@ -123,22 +130,30 @@ class _WatchedRegistrar:
             return self.registrar.schema_id(schema)
         except ConfigurationError as error:
             if self.tolerates and isinstance(error, SchemaRejected):
-                self.rejected[schema.topic] = str(error)
+                self.rejected[schema.topic] = error
                 return 0
             self.failure = error
             raise
 
 
-def _with_rejected(found: pa.RecordBatch, plain: pa.RecordBatch, rejected: dict[str, str]) -> pa.RecordBatch:
-    """Replace the records of some topics by faulty ones in JSON.
+def _with_rejected(
+    found: pa.RecordBatch,
+    plain: pa.RecordBatch,
+    topics: Mapping[str, SchemaRejected],
+    rows: Mapping[int, SchemaRejected],
+) -> pa.RecordBatch:
+    """Replace the records of some topics and rows by faulty ones in JSON.
 
     Args:
         found: The records.
         plain: The same records in JSON.
-        rejected: By topic, the fault of its records.
+        topics: By topic, the fault of its records.
+        rows: By row, the fault of its records.
     """
     assert found.num_rows == plain.num_rows, "converters add and drop no records"
-    reasons = pa.array([rejected.get(topic) for topic in found["topic"].to_pylist()], pa.large_utf8())
+    pairs = zip(found["row"].to_pylist(), found["topic"].to_pylist(), strict=True)
+    faults = (rows.get(row) or topics.get(topic) for row, topic in pairs)
+    reasons = pa.array([fault and str(fault) for fault in faults], pa.large_utf8())
     columns = dict(zip(found.schema.names, found.columns, strict=True)) | {"fault": reasons}
     for side in ("key", "value"):
         text = plain[side].cast(found[side].type)

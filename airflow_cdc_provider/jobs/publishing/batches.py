@@ -40,8 +40,8 @@ log = logging.getLogger("airflow_cdc_provider.jobs")
 
 BuildEvents = Callable[[EventRequest], Iterator[EventBatch]]
 """Builds the events of batches, oldest first."""
-StoreDeadLetters = Callable[[pa.Table, np.ndarray, int, str], None]
-"""Stores dead letters: the records, their numbers in their batch, the batch, and the reason."""
+StoreDeadLetters = Callable[[pa.Table, np.ndarray, int, pa.ChunkedArray], None]
+"""Stores dead letters: the records, their numbers in their batch, the batch, and their reasons."""
 
 
 class Sender(Protocol):
@@ -186,17 +186,18 @@ class BatchPublisher:
         self, table: pa.Table, reasons: pa.ChunkedArray, numbers: np.ndarray, batch: int
     ) -> tuple[Sequence[pa.RecordBatch], np.ndarray]:
         """Store records that have a reason as dead letters; return the others and their numbers."""
-        valid = reasons.is_null().to_numpy()
-        for reason in pc.unique(reasons).drop_null().to_pylist():
-            same = pc.equal(reasons, reason).fill_null(False)
-            letters = table.filter(same)
+        valid = reasons.is_null()
+        letters, why = table.filter(reasons.is_valid()), reasons.drop_null()
+        kept = valid.to_numpy()
+        if len(letters):
             if self.quarantine is None:
-                raise RecordsRejected(letters["topic"][0].as_py(), reason, whole_topic=False)
+                raise RecordsRejected(letters["topic"][0].as_py(), why[0].as_py(), whole_topic=False)
+            self.quarantine(letters, numbers[~kept], batch, why)
+        for topic, reason in set(zip(letters["topic"].to_pylist(), why.to_pylist(), strict=True)):
             if isinstance(error_from_text(reason), SchemaRejected):
-                self.refused |= dict.fromkeys(letters["topic"].to_pylist(), reason)
-            self.quarantine(letters, numbers[same.to_numpy()], batch, reason)
-        self.dead_letters += int((~valid).sum())
-        return table.filter(pa.array(valid)).to_batches(), numbers[valid]
+                self.refused[topic] = reason
+        self.dead_letters += len(letters)
+        return table.filter(valid).to_batches(), numbers[kept]
 
     def _send_some(
         self,

@@ -166,7 +166,7 @@ class SampleLake:
                 "headers": ["[]"],
             }
         )
-        self.dead_letters.add(records, np.array([4]), 1, "too large")
+        self.dead_letters.add(records, np.array([4]), 1, pa.chunked_array([["too large"]]))
         notifications = TableChannel(self.lake, f"{self.namespace}.shop_notifications")
         notifications.send(
             Notification("n1", "STARTED", "Initial Snapshot", {"connector_name": "shop"}, 1000)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.context.job import log
@@ -29,6 +30,7 @@ _COLUMNS: Final = (
     "seen_at timestamp"
 )
 _MAX_REPORTED: Final = 20
+_MAX_LOGGED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,14 @@ class DeadLetters:
         """Return the dead letters of a connector."""
         return cls(stores.spark, stores.lake.table(connector.dead_letters_table, DEAD_LETTERS))
 
-    def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
+    def add(self, records: pa.Table, numbers: np.ndarray, batch: int, reasons: pa.ChunkedArray) -> None:
         """Append records.
 
         Args:
             records: Columns of the encoder's records.
             numbers: Their numbers in the batch, from 0.
             batch: The batch.
-            reason: Why they are refused, or can't be built.
+            reasons: Why they are refused, or can't be built.
         """
         from pyspark.sql.types import StructType
 
@@ -71,21 +73,22 @@ class DeadLetters:
                     "key": keys.cast(pa.binary()),
                     "value": records["value"].cast(pa.large_binary()).cast(pa.binary()),
                     "headers": records["headers"].cast(pa.string()),
-                    "reason": pa.repeat(reason, len(numbers)),
+                    "reason": reasons.cast(pa.string()),
                 }
             )
         )
         self.table.create(StructType.fromDDL(_COLUMNS))
         self.table.append(frame.selectExpr("*", "current_timestamp() seen_at"))
         first = slice(0, _MAX_REPORTED - len(self.findings))
-        for topic, key in zip(records["topic"][first].to_pylist(), keys[first].to_pylist(), strict=True):
-            named = (key or b"").decode(errors="backslashreplace")
-            self.findings.append(f"topic {topic}, key {named}: {reason}; the record is in {self.table.name}")
+        named = zip(*(column[first].to_pylist() for column in (records["topic"], keys, reasons)), strict=True)
+        for topic, key, reason in named:
+            text = (key or b"").decode(errors="backslashreplace")
+            self.findings.append(f"topic {topic}, key {text}: {reason}; the record is in {self.table.name}")
         topics = ", ".join(sorted(set(records["topic"].to_pylist())))
         log.warning(
             "%d records of topics %s are dead letters in %s: %s",
             len(numbers),
             topics,
             self.table.name,
-            reason,
+            "; ".join(pc.unique(reasons)[:_MAX_LOGGED].to_pylist()),
         )

@@ -26,7 +26,7 @@ from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, rows_of
 from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
 from airflow_cdc_provider.events.transforms.unwrap import unwrap
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
 from airflow_cdc_provider.sources import encoding
@@ -133,8 +133,7 @@ class MongodbRecords:
             publish=publish.mongodb,
             incremental=incremental,
         )
-        for one in envelope.destinations:
-            encoding.refuse_clash(self.connector, one.topic, one.topic, self._topics)
+        clashes = self._clashes(envelope)
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:
@@ -148,9 +147,20 @@ class MongodbRecords:
             reasons |= more
         else:
             pieces.append(self._enveloped(events, rows, envelope))
-        records = encoded_events(self.connector, pieces, self.registrar)
+        records = encoded_events(self.connector, pieces, self.registrar, clashes)
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
+
+    def _clashes(self, envelope: Envelope) -> dict[int, SchemaRejected]:
+        """Return, by event, the errors of collections whose schemas have the names of another one's."""
+        topics = [one.topic for one in envelope.destinations]
+        errors = [encoding.clash_of(self.connector, topic, topic, self._topics) for topic in topics]
+        return {
+            int(row): error
+            for number, error in enumerate(errors)
+            if error is not None
+            for row in np.flatnonzero(envelope.destination == number)
+        }
 
     def _enveloped(self, events: pa.RecordBatch, rows: np.ndarray, envelope: Envelope) -> Piece:
         """Build the records of some events in the declared envelope."""

@@ -24,13 +24,14 @@ from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece
+from airflow_cdc_provider.exceptions import SchemaRejected
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.encoding import (
+    clash_of,
     converters_of,
     encoded,
     encoded_events,
     envelope_options,
-    refuse_clash,
     topics_of,
     without_skipped,
 )
@@ -125,7 +126,13 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.sort_keys))
-        return encoded_events(self.connector, pieces, self.registrar)
+        clashes = {
+            row: error
+            for table in tables
+            if (error := self._clash(table)) is not None
+            for row in table.sort_keys.tolist()
+        }
+        return encoded_events(self.connector, pieces, self.registrar, clashes)
 
     @cached_property
     def order(self) -> TransactionOrder:
@@ -219,10 +226,15 @@ class VitessRecords:
             re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_excluded_tables
         ):
             topics = replace(topics, prefix=own.topic_prefix)
-        topic = topics.topic(keyspace, table)
-        if not topics.pattern and topics.strategy is None:
-            refuse_clash(self.connector, topic, f"{keyspace}.{table}", self._tables)
-        return topic
+        return topics.topic(keyspace, table)
+
+    def _clash(self, table: TableEvents) -> SchemaRejected | None:
+        """Return the error of a table whose default topic has the name of another one's; None for none."""
+        publish = self.connector.publish
+        if publish.topic_pattern or publish.topic_naming:
+            return None
+        keyspace, name = table.table.keyspace, table.table.name
+        return clash_of(self.connector, self._topic(keyspace, name), f"{keyspace}.{name}", self._tables)
 
     @cached_property
     def _options(self) -> EnvelopeOptions:

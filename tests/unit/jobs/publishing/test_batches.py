@@ -180,7 +180,8 @@ def test_rejected_records_end_the_run_unless_they_become_dead_letters() -> None:
     broker = Broker(forbidden=forbidden)
     dead_letters: list[tuple[int, list[int], list[str]]] = []
 
-    def keep(records: pa.Table, numbers: np.ndarray, batch: int, reason: str) -> None:
+    def keep(records: pa.Table, numbers: np.ndarray, batch: int, reasons: pa.ChunkedArray) -> None:
+        (reason,) = reasons.to_pylist()
         assert reason.endswith("topic t rejects records: found MSG_SIZE_TOO_LARGE")
         dead_letters.append((batch, numbers.tolist(), records["value"].to_pylist()))
 
@@ -208,22 +209,22 @@ def test_records_that_cannot_be_built_become_dead_letters_and_are_never_sent() -
                 at = SCHEMA.get_field_index("fault")
                 yield replace(made, records=made.records.set_column(at, SCHEMA.field(at), faults))
 
-    dead_letters: list[tuple[int, list[int], str]] = []
+    dead_letters: list[tuple[int, list[int], list[str]]] = []
     broker = Broker()
     run = publisher(
         broker,
         Faulty(),
-        quarantine=lambda records, numbers, batch, reason: dead_letters.append(
-            (batch, numbers.tolist(), reason)
+        quarantine=lambda records, numbers, batch, reasons: dead_letters.append(
+            (batch, numbers.tolist(), reasons.to_pylist())
         ),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if value not in broken]
     assert dead_letters == [
-        (1, [0], "no number"),
-        (1, [6], "no name"),
-        (3, [0], "no number"),
-        (5, [7, 8], "no number"),
+        (1, [0], ["no number"]),
+        (1, [6], ["no name"]),
+        (3, [0], ["no number"]),
+        (5, [7, 8], ["no number", "no number"]),
     ]
     assert (run.records, run.dead_letters) == (len(EVERYTHING) - 5, 5)
     assert broker.position == replace(
@@ -238,7 +239,7 @@ def test_a_rejecting_topics_records_become_dead_letters_together() -> None:
         broker,
         Maker(topic="closed"),
         at_once=100,
-        quarantine=lambda records, numbers, batch, reason: dead_letters.extend(numbers.tolist()),
+        quarantine=lambda records, numbers, batch, reasons: dead_letters.extend(numbers.tolist()),
     )
     run.publish(THROUGH, now_ns=1)
     assert broker.committed == [value for value in EVERYTHING if not int(value.partition("/")[2]) % 2]

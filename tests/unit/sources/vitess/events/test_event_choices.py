@@ -593,6 +593,9 @@ def test_tables_that_would_share_a_schema_are_refused(tmp_path: Path) -> None:
     assert len(events_of(stream, tmp_path, schema_names="avro_unicode")) == 2
     with pytest.raises(ConfigurationError, match=r"shop\.a-b and shop\.a_b would share"):
         events_of(stream, tmp_path, schema_names="avro")
+    sent, refused = events_of(stream, tmp_path, schema_names="avro", kafka={"connection": "kafka"})
+    assert "fault" not in sent
+    assert "[CDC-SCHEMA-REJECTED] shop.a-b and shop.a_b would share" in refused["fault"]
 
 
 def test_keys_and_values_are_written_as_avro(tmp_path: Path) -> None:
