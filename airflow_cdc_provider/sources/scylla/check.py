@@ -16,8 +16,6 @@ from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
-from airflow_cdc_provider.sources.scylla.schema_history import keys_renamed_us
 from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ def check_cluster(
     renamed = []
     for table, option in logged.items():
         kept_us = cluster.now_us - option.ttl_seconds * SECOND_US if option.ttl_seconds else 0
-        if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > kept_us:
+        if cluster.logs[table].renamed_us > kept_us:
             renamed.append(table)
     if renamed:
         yield Finding(
