@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -79,19 +79,6 @@ class LogReach:
     def _moved(self, position: TablePosition, moment_us: int) -> TablePosition:
         generation_ms = self.timeline.at(moment_us) or position.generation_ms
         return position.moved(generation_ms, moment_us)
-
-
-def all_losses(
-    reaches: Mapping[str, LogReach], positions: Mapping[str, TablePosition]
-) -> tuple[list[str], dict[str, TablePosition]]:
-    """Return messages about the losses of all tables, and the positions after them."""
-    after = dict(positions)
-    found = []
-    for table, reach in reaches.items():
-        for text, moved in reach.losses(positions[table]) if table in positions else ():
-            found.append(text)
-            after[table] = moved
-    return found, after
 
 
 def moment_text(moment_us: int) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.contract import (
     Finding,
     Lag,
@@ -47,7 +47,7 @@ from airflow_cdc_provider.sources.scylla.capture import (
 from airflow_cdc_provider.sources.scylla.check import RequiredImages, check_cluster, not_logged_error
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
-from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
+from airflow_cdc_provider.sources.scylla.log_reach import LogReach
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
@@ -174,12 +174,17 @@ class ScyllaSource(Source):
         slowest = max((behind["seconds"] for behind in details.values()), default=0.0)
         return Lag(slowest, None, details, remarks)
 
-    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[PositionLost], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""
         positions = read_offset(offset or {})
-        reaches = {table: self._reach(table) for table in self._read_tables()}
-        found, after = all_losses(reaches, positions)
-        return found, write_offset(after)
+        found = []
+        for table in self._read_tables():
+            if table in positions and (losses := list(self._reach(table).losses(positions[table]))):
+                lost = PositionLost("; ".join(text for text, _ in losses))
+                lost.tables = (table,)
+                found.append(lost)
+                positions[table] = losses[-1][1]
+        return found, write_offset(positions)
 
     def validate_offset(self, offset: Offset) -> None:
         """Validate the format of an offset."""
