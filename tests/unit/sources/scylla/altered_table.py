@@ -1,4 +1,4 @@
-"""A table whose columns are renamed, added and dropped between writes and reads of its log, without a server."""
+"""A table whose columns are renamed, added and dropped between writes and reads of its log, in memory."""
 
 from __future__ import annotations
 
