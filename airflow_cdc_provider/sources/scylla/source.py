@@ -179,11 +179,11 @@ class ScyllaSource(Source):
         positions = read_offset(offset or {})
         found = []
         for table in self._read_tables():
-            if table in positions and (losses := list(self._reach(table).losses(positions[table]))):
-                lost = PositionLost("; ".join(text for text, _ in losses))
-                lost.tables = (table,)
-                found.append(lost)
-                positions[table] = losses[-1][1]
+            if table in positions:
+                texts, positions[table] = self._reach(table).losses(positions[table])
+                if texts:
+                    found.append(PositionLost("; ".join(texts)))
+                    found[-1].tables = (table,)
         return found, write_offset(positions)
 
     def validate_offset(self, offset: Offset) -> None:
