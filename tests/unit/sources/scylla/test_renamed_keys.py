@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
-from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder
+from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder, TableEvents
 from airflow_cdc_provider.sources.scylla.events.tables import event_table
 from airflow_cdc_provider.sources.scylla.payload import schema_digest
 from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
@@ -148,8 +148,10 @@ def test_a_range_without_any_bound_is_never_a_whole_partition(table: Table) -> N
     assert reason.startswith("bad-marker: ")
 
 
-def _names(codec: ScyllaCodec) -> dict[int, str]:
-    return {c.id: c.name for c in (*codec.schema.static, *codec.schema.regular)}
+def _events_of(table: Table, published: TableEvents) -> list[tuple[str, bool, list[Any]]]:
+    names = [c.name for c in (*table.partition, *table.clustering)]
+    rows: list[dict[str, Any]] = published.events.to_pylist()
+    return [(row["op"], row["static"], [row["key"][name] for name in names]) for row in rows]
 
 
 def _shown(
@@ -157,7 +159,7 @@ def _shown(
 ) -> list[dict[str, Any]]:
     """Return contributions with cells by name, without those of columns that were dropped since."""
     present = {c.name for c in altered.others if altered.dropped_columns.get(c.name, 0) < us}
-    names = _names(codec)
+    names = {c.id: c.name for c in (*codec.schema.static, *codec.schema.regular)}
     shown = []
     for one in found:
         row = read_cells(one["state"])
@@ -183,10 +185,11 @@ def test_changes_that_wait_while_columns_change_are_decoded_as_they_were_written
             altered.alter()
             renamed_us = altered.now_us if altered.keys != keys else renamed_us
         log, codec = altered.observe()
+        events = EventDecoder(event_table(log.payload))
         read = chance.randrange(len(waiting) + 1)  # a killed run leaves some for the next
         for change in waiting[:read]:
-            us = change.change.time
-            found, reasons = contributions(codec, altered.read(log, change))
+            us, record = change.change.time, altered.read(log, change)
+            found, reasons = contributions(codec, record)
             if reasons:
                 assert renamed_us, "no key column was ever renamed"
                 assert max(us, renamed_us) <= log.renamed_us, "its table is due"
@@ -195,6 +198,11 @@ def test_changes_that_wait_while_columns_change_are_decoded_as_they_were_written
                 before = codec_of(change.table)
                 expected, _ = contributions(before, record_of(change))
                 assert _shown(codec, found, altered, us) == _shown(before, expected, altered, us)
+            published = events.decode(payloads([record]))
+            if not published.undecodable:
+                written = EventDecoder(event_table(schema_payload(change.table)))
+                expected_events = written.decode(payloads([record_of(change)]))
+                assert _events_of(altered.table, published) == _events_of(change.table, expected_events)
         waiting = waiting[read:]
         if chance.random() < 0.8:
             altered.record(log)
