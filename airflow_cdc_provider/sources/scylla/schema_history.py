@@ -46,7 +46,7 @@ class LoggedTable:
         base: The base table.
         columns: Names and CQL types of the selected columns of the log, in that order.
         option: The table's option ``cdc``.
-        renamed_us: See :meth:`LogHistory.renamed_us`.
+        renamed_us: Rows of changes up to this time may lack values of renamed key columns; 0 for none.
         payload: Payload of the schema record.
     """
 
@@ -106,8 +106,11 @@ def log_tables(
         columns: list[tuple[str, str]] = [(c, types[c]) for c in OWN_COLUMNS if c in types]
         columns += [(LOG_ROW_TTL, "int"), *((c, types[c]) for c in others)]
         option = options.get(name) or CdcOption.unreported()
-        renamed_us = history.renamed_us(base, log)
+        recorded = history.last(base)
+        renamed_us = _renamed_us(log, recorded)
         payload = _payload(base, columns, log, option, renamed_us)
+        if recorded and not option.enabled and _columns(recorded[1]) == _columns(payload):
+            payload = recorded[1]  # a disabled log stays as it is if the key columns of its base are renamed
         found[name] = LoggedTable(base, tuple(columns), option, renamed_us, payload)
     return found
 
@@ -135,7 +138,7 @@ def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
 
 def schema_columns(payloads: Mapping[str, bytes]) -> dict[str, int]:
     """Return the number of columns of each schema."""
-    return {name: len(json.loads(payload)["columns"]) for name, payload in payloads.items()}
+    return {name: len(_columns(payload)) for name, payload in payloads.items()}
 
 
 def off_payload(base: TableSchema) -> bytes:
@@ -209,31 +212,12 @@ class LogHistory:
             known = self._ids[schema]
         return max(recreated_us, self.switched_us(table)[1])
 
-    def renamed_us(self, base: TableSchema, log: TableSchema) -> int:
-        """Return until when rows of a log may lack values of key columns that were renamed, µs; 0 for never.
-
-        A rename drops the column from the log and adds one of the new name, which is null in older rows. Of
-        other columns, ``cdc$deleted_`` is dropped at the same time. But the log only has the last drop of a
-        name: if a column that got the old name was dropped later, only the last recorded schema shows the
-        rename, since a key column of that schema was dropped. After it, any drop may be of another rename.
-
-        Args:
-            base: The base table.
-            log: Its log.
-        """
-        drops = {name: column.dropped_at_us for name, column in log.dropped.items()}
-        before_us = 0
+    def last(self, base: TableSchema) -> tuple[int, bytes] | None:
+        """Return the last record of the enabled log of a table: when it was read, µs, and its payload."""
         for position, schema in reversed(self._seen.get(base.full_name, ())):
             if schema in self.payloads and self._ids[schema] == base.id:
-                recorded, read_us = json.loads(self.payloads[schema]), int.from_bytes(position[-8:], "big")
-                keys = [*recorded["partition_key"], *(name for name, _ in recorded["clustering"])]
-                renamed = any(drops.get(name, 0) > read_us for name in keys)
-                before_us = int(recorded.get("renamed_us", 0))
-                break
-        else:
-            own = {name: at_us for name, at_us in drops.items() if not name.startswith(DELETED)}
-            renamed = any(at_us - drops.get(DELETED + name, 0) >= _SECOND_US for name, at_us in own.items())
-        return max(drops.values()) if renamed else before_us
+                return int.from_bytes(position[-8:], "big"), self.payloads[schema]
+        return None
 
     def findings(self, tables: Iterable[str], logs: Mapping[str, LoggedTable]) -> Iterator[str]:
         """Report tables whose log is disabled or dropped.
@@ -277,6 +261,31 @@ class LogHistory:
             off = json.loads(payload).get("off", False)
             if schema_digest(payload) != self.latest(name) and (not off or self.captured(name)):
                 yield schema_record(name, payload, read_us)
+
+
+def _renamed_us(log: TableSchema, recorded: tuple[int, bytes] | None) -> int:
+    """Return until when rows of a log may lack values of key columns that were renamed, µs; 0 for never.
+
+    A rename drops the column from the log and adds one of the new name, which is null in older rows. Of other
+    columns, ``cdc$deleted_`` is dropped at the same time. But the log only has the last drop of a name: if a
+    column that got the old name was dropped later, only the last recorded schema shows the rename, since a
+    key column of that schema was dropped. After it, any drop may be of another rename.
+    """
+    drops = {name: column.dropped_at_us for name, column in log.dropped.items()}
+    before_us = 0
+    if recorded:
+        read_us, content = recorded[0], json.loads(recorded[1])
+        keys = [*content["partition_key"], *(name for name, _ in content["clustering"])]
+        renamed = any(drops.get(name, 0) > read_us for name in keys)
+        before_us = int(content.get("renamed_us", 0))
+    else:
+        own = {name: at_us for name, at_us in drops.items() if not name.startswith(DELETED)}
+        renamed = any(at_us - drops.get(DELETED + name, 0) >= _SECOND_US for name, at_us in own.items())
+    return max(drops.values()) if renamed else before_us
+
+
+def _columns(payload: bytes) -> Any:
+    return json.loads(payload)["columns"]
 
 
 def _payload(

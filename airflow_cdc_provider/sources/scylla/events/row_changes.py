@@ -178,10 +178,10 @@ def _lacks_key(rows: LogRows, table: EventTable, operations: Ints) -> Flags:
 
     bound, count = has(table.clustering), len(table.clustering)
 
-    def has_data(*, static: bool) -> Flags:
+    def has_data(*, static: bool) -> Any:
         own = [c for c in table.cells if c.name in table.cells_of(static=static)]
         numbers = [n for c in own for n in (c.value, c.deleted, c.removed) if n >= 0]
-        return (rows.lengths[numbers] >= 0).any(axis=0)
+        return np.logical_or.reduce(rows.lengths[numbers] >= 0)
 
     of_row = (bound > 0) | has_data(static=False)
     if table.log.renamed_us:  # without any data it may be of a row that lost its key, or of static columns
