@@ -8,12 +8,29 @@ from typing import Final
 from airflow_cdc_provider.sources.contract import Finding
 
 _MAX_NAMES: Final = 10
+_PLURALS: Final = {"is": "are", "has": "have"}
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
     """Return the first names as text, with the number of the others."""
     text = separator.join(names[:_MAX_NAMES])
     return text + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+
+
+def grouped(statements: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each statement, with all names that it is made of.
+
+    Args:
+        statements: A name, and what is said of it: a verb, which may be in the plural then, and more.
+    """
+    names: dict[str, list[str]] = {}
+    for name, statement in statements:
+        names.setdefault(statement, []).append(name)
+    lines = []
+    for statement, own in names.items():
+        verb, space, more = statement.partition(" ")
+        lines.append(f"{listed(own)} {_PLURALS.get(verb, verb) if len(own) > 1 else verb}{space}{more}")
+    return lines
 
 
 def name_findings(renamed: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[Finding]:

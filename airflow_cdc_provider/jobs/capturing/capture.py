@@ -127,7 +127,7 @@ def capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Capt
                 return _capture(job, stores, source, report)
             of_tables.append(lost)  # without these tables, others may turn out to be lost
         else:
-            errors = errors_of_tables(job.connector, source, of_tables)
+            errors = {**counts.errors, **errors_of_tables(job.connector, source, of_tables)}
             errors |= {table: str(error) for table, error in source.left_out().items()}
             return replace(counts, errors=errors)
 
@@ -141,7 +141,7 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
     head = source.head()
     learn_schema(source, changes, first)
     progress, state = mark_reselected(stores, source, report, progress, state)
-    progress, state = close_gaps(job.connector, changes, source, progress, state)
+    progress, state, lost = close_gaps(job.connector, changes, source, progress, state)
     batches = _Batches(job, stores, source, report, started)
     while not job.stopping():
         plan = batches.plan(progress, head)
@@ -175,6 +175,7 @@ def _capture(job: Job, stores: Stores, source: Source, report: RunReport) -> Cap
         reading=dict(read.counts),
         plan_seconds=batches.plan_seconds,
         commit_seconds=batches.commit_seconds,
+        errors=errors_of_tables(job.connector, source, lost),
     )
 
 

@@ -4,7 +4,8 @@ A run finds out in one of three ways. A source that can't continue raises
 :class:`~airflow_cdc_provider.exceptions.PositionLost` when the next batch is planned; one that can continue
 without some tables names these in the exception, and the other tables are captured, merged and published. A
 source that continues after a gap (:meth:`~airflow_cdc_provider.sources.contract.Source.gaps`) reports the gap
-first. Option ``snapshot.on_lost_position`` applies to all:
+first: of some tables, whose capture continues like that of the others, or of all. Option
+``snapshot.on_lost_position`` applies to each way:
 
 =========  =================================================================================================
 fail       this run and each later one fail until an operator intervenes; nothing is changed
@@ -64,7 +65,7 @@ def continue_after_loss(
 
 
 def errors_of_tables(connector: Connector, source: Source, lost: Sequence[PositionLost]) -> dict[str, str]:
-    """Return the error of each table that a capture continued without, if ``on_lost_position`` says so."""
+    """Return the error of each table that lost changes, if ``on_lost_position`` says so."""
     if connector.lost_position_action(hole=True) != "fail_once":
         return {}
     errors: dict[str, str] = {}
@@ -82,34 +83,37 @@ def close_gaps(
     source: Source,
     progress: Progress,
     state: ChangesState,
-) -> tuple[Progress, ChangesState]:
+) -> tuple[Progress, ChangesState, Sequence[PositionLost]]:
     """Report changes that the source lost before they were read, once, and apply the declared option.
 
     Returns:
-        The progress to capture from, in which changes lost before the first batch count as read; and the
-        state of the changes table.
+        The progress to capture from, in which changes lost before the first batch count as read; the state of
+        the changes table; and the losses of single tables.
 
     Raises:
-        SnapshotsDue: The tables need new snapshots first.
+        SnapshotsDue: All tables need new snapshots first.
         PositionLost: An operator must intervene.
     """
     lost, after = source.gaps(progress.source)
     if not lost:
         begins = progress.source is None and after
-        return (progress.with_source(after) if begins else progress), state
+        return (progress.with_source(after) if begins else progress), state, ()
     more = f"; and {len(lost) - _MAX_REPORTED} more" if lost[_MAX_REPORTED:] else ""
-    text = "; ".join(lost[:_MAX_REPORTED]) + more
+    text = "; ".join(one.message for one in lost[:_MAX_REPORTED]) + more
     choice = connector.lost_position_action(hole=True)
     if choice == "fail":
         raise PositionLost(text, remedy="set snapshot.on_lost_position to what a run shall do instead")
-    tables = source.tables()
-    marked = _marked(tables, progress, text, tolerated=choice == "continue").with_source(after)
+    of_tables = [one for one in lost if one.tables]
+    losses = [(one.tables, one.message) for one in of_tables] or [(source.tables(), text)]
+    marked = progress.with_source(after)
+    for tables, message in losses:
+        marked = _marked(tables, marked, message, tolerated=choice == "continue")
     changes.set_offset(marked.to_offset(), state)
-    if choice != "continue":
-        raise _due(connector, tables, text, "")
+    if not of_tables and choice != "continue":
+        raise _due(connector, source.tables(), text, "")
     log.warning("%s: changes are lost, capture continues without them: %s", connector.name, text)
     state = changes.state()
-    return Progress.from_offset(state.offset), state
+    return Progress.from_offset(state.offset), state, of_tables
 
 
 def _marked(tables: Sequence[str], progress: Progress, text: str, *, tolerated: bool) -> Progress:

@@ -23,6 +23,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.lake.changes_table import ChangesState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.findings import grouped
 
 
 def mark_reselected(
@@ -33,7 +34,7 @@ def mark_reselected(
     Args:
         stores: The lake.
         source: The source.
-        report: Gets a message per table that is selected again.
+        report: Gets what is said of each table that is selected again.
         progress: The connector's progress.
         state: The state of its changes table.
 
@@ -51,13 +52,13 @@ def mark_reselected(
     if not source.resumes_tables:
         progress = progress.with_loss(found, stored["at_us"], _reason(state))
     report.reselected.update(found)
-    for message in found.values():
+    for message in grouped(found.items()):
         log.warning("%s: %s", stores.connector.name, message)
     return progress, stores.changes.append_batch(None, progress.to_offset(), state)
 
 
 def reselected(stores: Stores, source: Source, progress: Progress, state: ChangesState) -> dict[str, str]:
-    """Return a message for each table that the next capture finds selected again."""
+    """Return what is said of each table that the next capture finds selected again."""
     connector, stored = stores.connector, progress.selection
     if stored is None or {**stored, **_patterns(connector)} == stored:
         return {}
@@ -72,7 +73,7 @@ def reselected(stores: Stores, source: Source, progress: Progress, state: Change
         effect = "only a new snapshot has what it missed"
         missed = progress.with_loss(back, stored["at_us"], "").snapshots
         back = [table for table in back if missed[table].outdated]
-    return {table: f"{table} is selected again: {effect}; {_reason(state)}" for table in back}
+    return dict.fromkeys(back, f"is selected again: {effect}; {_reason(state)}")
 
 
 def _patterns(connector: Connector) -> dict[str, list[str]]:

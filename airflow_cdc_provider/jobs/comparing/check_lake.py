@@ -19,7 +19,7 @@ from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, require_distinct_names
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
-from airflow_cdc_provider.sources.findings import listed
+from airflow_cdc_provider.sources.findings import grouped, listed
 
 
 def check_lake(run: Run) -> JobResult:
@@ -32,11 +32,8 @@ def check_lake(run: Run) -> JobResult:
         ConfigurationError: The namespace can't be written or read.
     """
     _write_and_read(run.stores.lake, run.job.connector.namespace)
-    findings = [
-        finding
-        for table in selected_tables(run.job, run.stores, run.source)
-        for finding in _of_table(run.stores, run.source, table)
-    ]
+    tables = selected_tables(run.job, run.stores, run.source)
+    findings = grouped(said for table in tables for said in _of_table(run.stores, run.source, table))
     state = run.stores.changes.state()
     progress = Progress.from_offset(state.offset)
     if left_out := sorted(table for table in progress.snapshots if not run.job.connector.selects(table)):
@@ -44,8 +41,8 @@ def check_lake(run: Run) -> JobResult:
             f"{listed(left_out)}: captured before, no longer selected; mirrors stay as they are, and a table "
             "that is selected again is read in full"
         )
-    back = reselected(run.stores, run.source, progress, state)
-    return JobResult(ok=True, findings=(*findings, *back.values()))
+    findings += grouped(reselected(run.stores, run.source, progress, state).items())
+    return JobResult(ok=True, findings=tuple(findings))
 
 
 def _write_and_read(lake: IcebergLake, namespace: str) -> None:
@@ -69,23 +66,25 @@ def _write_and_read(lake: IcebergLake, namespace: str) -> None:
         )
 
 
-def _of_table(stores: Stores, source: Source, table: str) -> Iterator[str]:
+def _of_table(stores: Stores, source: Source, table: str) -> Iterator[tuple[str, str]]:
     mirror, declared = stores.mirror(table), stores.lake.format_version
     if mirror.table.exists() and (version := mirror.table.format_version()) != declared:
         yield (
-            f"{mirror.name} has version {version} of the format, lake.format_version is {declared}: tables "
-            "keep the version that they were created with"
+            mirror.name,
+            f"has version {version} of the format, lake.format_version is {declared}: tables keep the "
+            "version that they were created with",
         )
     try:
         codec = source.codec(table, mirror.state().memory)
         require_distinct_names(mirror.name, codec.mirror_schema())
     except CdcError as error:
-        yield f"{table}: {error}"
+        yield f"{table}:", str(error)
         return
     kafka = stores.connector.publish.kafka
     has_events = kafka.enabled and kafka.after_merge and codec.model == "row" and mirror.table.exists()
     if has_events and mirror.table.read().where(f"{CDC_COLUMN}.state IS NULL").limit(1).count():
         yield (
-            f"{mirror.name} has rows without the source's own bytes, of an earlier version: they have no "
-            f"events until they change; take a new snapshot of {table}"
+            mirror.name,
+            "has rows without the source's own bytes, of an earlier version: they have no events until they "
+            "change; take a new snapshot",
         )

@@ -40,7 +40,7 @@ class RunReport:
             captures of this job.
         last_transactions: By feed, the last transaction that was captured.
         signals: State of signals.
-        reselected: By table, a message that a capture of this round found it selected again.
+        reselected: What is said of each table that a capture of this round found selected again.
         callbacks: Called after the job's result is written; they can't fail the job.
     """
 

@@ -17,6 +17,7 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import JobResult, OriginResult, PublishResult, SnapshotResult, TableResult
 from airflow_cdc_provider.sources.contract import Lag, Source
+from airflow_cdc_provider.sources.findings import grouped
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
 _OF_TASKS: Final = (
@@ -152,7 +153,7 @@ def _table_findings(
     outdated = {name: snapshot.lost for name, snapshot in progress.snapshots.items() if snapshot.outdated}
     for name, lost in sorted(outdated.items()):
         yield f"{name} is incomplete until its next snapshot: changes were lost: {lost}"
-    yield from (message for name, message in reselected.items() if name not in outdated)
+    yield from grouped((name, said) for name, said in reselected.items() if name not in outdated)
     for table in tables:
         if table.undecodable:
             yield f"{table.table}: {table.undecodable} changes could not be decoded and are quarantined"

@@ -20,7 +20,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
 from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import (
@@ -184,9 +184,10 @@ class CassandraSource(Source):
         """Return how much data in cdc_raw is unread."""
         return capture.lag(self._folder, offset)
 
-    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[PositionLost], Offset]:
         """Find segments that were deleted unread."""
-        return find_gaps(self._folder, offset, self._drops_above)
+        found, after = find_gaps(self._folder, offset, self._drops_above)
+        return [PositionLost(text) for text in found], after
 
     def validate_offset(self, offset: Offset) -> None:
         """Reject a malformed offset."""

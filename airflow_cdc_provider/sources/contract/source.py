@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.contract.codec import Codec
 from airflow_cdc_provider.sources.contract.reader import Reader, ReadMetrics
@@ -265,14 +265,15 @@ class Source(ABC):
             ConfigurationError: The offset is invalid.
         """
 
-    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[PositionLost], Offset]:
         """Return which changes were dropped before they were read; capture continues after them.
 
         Called once per capture, after :meth:`head`. Only a snapshot can restore the lost changes. Default:
         none, a source that can't continue raises ``PositionLost`` in :meth:`plan`.
 
         Returns:
-            A message per gap, and the offset after the gaps.
+            An error per gap, and the offset after the gaps. Either all errors name the tables with the gap,
+            each a table of its own, or none does: then all tables have it.
         """
         return (), offset or {}
 

@@ -16,8 +16,6 @@ from airflow_cdc_provider.sources.findings import listed, name_findings
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
-from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
-from airflow_cdc_provider.sources.scylla.schema_history import keys_renamed_us
 from airflow_cdc_provider.sources.scylla.server_tables import rows_or_none
 
 if TYPE_CHECKING:
@@ -83,10 +81,10 @@ def check_cluster(
             "ALTER TABLE ... WITH cdc = {'enabled': true}, or check tables",
         )
         return
-    yield Finding("ok", "tables", f"{len(tables)} have a log: {', '.join(tables)}")
+    yield Finding("ok", "tables", f"{len(tables)} have a log: {listed(tables)}")
     yield from name_findings({table: lake_names(cluster.schemas.tables[table]) for table in tables})
     if without_streams:
-        yield Finding("warning", "streams", f"{', '.join(without_streams)}: no streams yet")
+        yield Finding("warning", "streams", f"{listed(without_streams)}: no streams yet")
     yield from check_consistency(options.consistency)
     try:
         release = release_of(cluster.session, options.advanced.system_keyspace)
@@ -102,7 +100,7 @@ def check_cluster(
     renamed = []
     for table, option in logged.items():
         kept_us = cluster.now_us - option.ttl_seconds * SECOND_US if option.ttl_seconds else 0
-        if keys_renamed_us(cluster.schemas.tables[table + LOG_SUFFIX]) > kept_us:
+        if cluster.logs[table].renamed_us > kept_us:
             renamed.append(table)
     if renamed:
         yield Finding(
@@ -168,7 +166,7 @@ def check_unreported_options(options: Mapping[str, CdcOption], keyspace: str) ->
         yield Finding(
             "warning",
             "options",
-            f"{keyspace}.scylla_tables doesn't list the CDC options of {', '.join(unreported)}: a log counts "
+            f"{keyspace}.scylla_tables doesn't list the CDC options of {listed(unreported)}: a log counts "
             "as enabled while its table exists, its rows expire after its default_time_to_live or never, and "
             "its images are unknown",
             "for ScyllaDB, correct source.advanced.schema_keyspace; for logs stored elsewhere, create that "
@@ -183,24 +181,38 @@ def check_logs(options: Mapping[str, CdcOption], lag_seconds: float) -> Iterator
         options: The option of each table.
         lag_seconds: Minimum delay between a write and its read.
     """
+    by_ttl: dict[int, list[str]] = {}
     for table, option in options.items():
-        ttl = option.ttl_seconds
+        by_ttl.setdefault(option.ttl_seconds, []).append(table)
+    for ttl, tables in sorted(by_ttl.items()):
         if ttl and ttl <= lag_seconds:
             yield Finding(
                 "error",
-                table,
-                f"its log expires after {ttl} s, and is read {lag_seconds:g} s or more after the write",
-                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, 'ttl': 86400}}",
+                listed(tables),
+                _logs(tables, f"expires after {ttl} s, and is read", f"expire after {ttl} s, and are read")
+                + f" {lag_seconds:g} s or more after the write",
+                _alter(tables, "'ttl': 86400"),
             )
         elif ttl:
-            yield Finding("ok", table, f"its log expires after {ttl} s: the longest pause between two runs")
-        if option.delta == "keys":
-            yield Finding(
-                "warning",
-                table,
-                "its log contains keys only: a mirror can't be built from it, and rows must be read again",
-                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, 'delta': 'full'}}",
-            )
+            expiry = _logs(tables, "expires", "expire")
+            yield Finding("ok", listed(tables), f"{expiry} after {ttl} s: the longest pause between two runs")
+    if tables := [table for table, option in options.items() if option.delta == "keys"]:
+        contents = _logs(tables, "contains", "contain")
+        yield Finding(
+            "warning",
+            listed(tables),
+            f"{contents} keys only: a mirror can't be built from keys, and rows must be read again",
+            _alter(tables, "'delta': 'full'"),
+        )
+
+
+def _logs(tables: Sequence[str], verb: str, plural: str) -> str:
+    return f"its log {verb}" if len(tables) == 1 else f"their logs {plural}"
+
+
+def _alter(tables: Sequence[str], option: str) -> str:
+    others = ", and the others likewise" if len(tables) > 1 else ""
+    return f"ALTER TABLE {cql_name(tables[0])} WITH cdc = {{'enabled': true, {option}}}{others}"
 
 
 def not_logged_error(base: TableSchema, *, switched_off: bool) -> ConfigurationError:
@@ -238,7 +250,7 @@ def check_counters(selected: Iterable[TableSchema]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "tables",
-            f"{', '.join(counters)}: ScyllaDB writes no log for tables with counters, so they are skipped",
+            f"{listed(counters)}: ScyllaDB writes no log for tables with counters, so they are skipped",
             "exclude them with a narrower pattern in tables",
         )
 
@@ -252,10 +264,11 @@ def check_images(options: Mapping[str, CdcOption], required: RequiredImages) -> 
     """
     for image, required_by in (("preimage", required.before), ("postimage", required.after)):
         without_image = [table for table, o in options.items() if o.reported and image not in o.images]
-        for table in without_image if required_by else ():
+        if required_by and without_image:
+            lacking = _logs(without_image, "doesn't have", "don't have")
             yield Finding(
                 "error",
-                table,
-                f"{required_by} needs {image}s, which its log doesn't have",
-                f"ALTER TABLE {cql_name(table)} WITH cdc = {{'enabled': true, '{image}': true}}",
+                listed(without_image),
+                f"{required_by} needs {image}s, which {lacking}",
+                _alter(without_image, f"'{image}': true"),
             )

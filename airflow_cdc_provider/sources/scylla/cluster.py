@@ -18,12 +18,13 @@ from airflow_cdc_provider.sources.cql.driver.node_queries import slowest_clock_u
 from airflow_cdc_provider.sources.cql.schema import Schemas
 from airflow_cdc_provider.sources.cql.system_schema import read_rows, schemas_from_rows
 from airflow_cdc_provider.sources.scylla.generations import StreamTables, Timeline
-from airflow_cdc_provider.sources.scylla.log_options import read_log_options
+from airflow_cdc_provider.sources.scylla.log_options import CdcOption, read_log_options
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
-from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable, log_tables
+from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable, LogHistory, log_tables
 from airflow_cdc_provider.sources.scylla.truncations import Truncation, last_truncations, read_truncations
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from cassandra.cluster import Session
 
 SECOND_US: Final = 1_000_000
@@ -44,6 +45,7 @@ class Cluster:
         self._timelines: Mapping[str, Timeline] = {}
         self._clock_read_at = float("-inf")
         self._streams_read_at = float("-inf")
+        self.history = LogHistory()
         self.now_us = 0
 
     def observe(self) -> None:
@@ -53,9 +55,14 @@ class Cluster:
             TransientError: No node answers.
         """
         self._read_clocks()
-        for cached in ("schemas", "logs", "truncations"):
+        for cached in ("schemas", "logs", "_options_of_logs", "truncations"):
             self.__dict__.pop(cached, None)
         self._timelines = {}
+
+    def learn(self, records: pa.Table) -> None:
+        """Load the recorded schemas of logs."""
+        self.history = LogHistory(records)
+        self.__dict__.pop("logs", None)
 
     @property
     def head_us(self) -> int:
@@ -84,8 +91,7 @@ class Cluster:
     @cached_property
     def logs(self) -> dict[str, LoggedTable]:
         """The tables that have a log, enabled or disabled."""
-        options = read_log_options(self.session, self._options.advanced.schema_keyspace)
-        return log_tables(self.schemas, options)
+        return log_tables(self.schemas, self._options_of_logs, self.history)
 
     @cached_property
     def truncations(self) -> dict[str, Truncation]:
@@ -116,6 +122,10 @@ class Cluster:
             self.session.cluster.shutdown()
             del self.__dict__["session"]
         self.__dict__.pop("_stream_tables", None)
+
+    @cached_property
+    def _options_of_logs(self) -> dict[str, CdcOption]:
+        return read_log_options(self.session, self._options.advanced.schema_keyspace)
 
     @cached_property
     def _stream_tables(self) -> StreamTables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -48,29 +47,30 @@ class LogReach:
         """Return the position at a time."""
         return TablePosition(self.timeline.at(moment_us) or 0, moment_us)
 
-    def losses(self, position: TablePosition) -> Iterator[tuple[str, TablePosition]]:
-        """Yield a message per loss after a position, with the position after the loss.
+    def losses(self, position: TablePosition) -> tuple[list[str], TablePosition]:
+        """Return a message per loss after a position, and the position after the losses.
 
         The start of a log expires continuously. For a connector that started there, or resumed there after a
         loss, and has read nothing yet, only changes written since then are lost.
         """
+        found = []
         started_us = position.started_us
         if max(position.read_to_us, started_us) < self._kept_us:
-            text = (
+            found.append(
                 f"the log of {self.table} keeps changes for {self.ttl_seconds} s and was read up to "
                 f"{moment_text(position.read_to_us)}: changes from then to {moment_text(self._kept_us)} "
                 "expired before they were read"
             )
             position = replace(self._moved(position, self._kept_us), started_us=self.now_us)
-            yield text, position
         truncation = self.truncation
         known_us = max(position.read_to_us, started_us)
         if truncation is not None and known_us < truncation.first_us <= self.now_us:
-            text = (
+            found.append(
                 f"the log of {self.table} was truncated at {moment_text(truncation.first_us)} and was read "
                 f"up to {moment_text(position.read_to_us)}: its later, unread changes are lost"
             )
-            yield text, replace(self._moved(position, truncation.first_us), started_us=position.started_us)
+            position = replace(self._moved(position, truncation.first_us), started_us=position.started_us)
+        return found, position
 
     @property
     def _kept_us(self) -> int:
@@ -79,19 +79,6 @@ class LogReach:
     def _moved(self, position: TablePosition, moment_us: int) -> TablePosition:
         generation_ms = self.timeline.at(moment_us) or position.generation_ms
         return position.moved(generation_ms, moment_us)
-
-
-def all_losses(
-    reaches: Mapping[str, LogReach], positions: Mapping[str, TablePosition]
-) -> tuple[list[str], dict[str, TablePosition]]:
-    """Return messages about the losses of all tables, and the positions after them."""
-    after = dict(positions)
-    found = []
-    for table, reach in reaches.items():
-        for text, moved in reach.losses(positions[table]) if table in positions else ():
-            found.append(text)
-            after[table] = moved
-    return found, after
 
 
 def moment_text(moment_us: int) -> str:

@@ -7,7 +7,7 @@ Its payload is JSON::
      "columns": [[name, type of the log's column], ...],   in the order of the values in payloads
      "base": {name: type of the base's column}, "types": {name of a user-defined type: [[field, type], ...]},
      "log_ttl": seconds, 0 for log rows that stay, "delta": "full" or "keys",
-     "renamed_us": when a key column was last renamed, us since 1970; absent for never}
+     "renamed_us": not before a key column was last renamed, us since 1970; absent for never}
 
 :class:`LogColumn` has the log columns of a base column: its value and two deletion flags. A non-frozen column
 is frozen in the log (reference, section 2).

@@ -35,6 +35,7 @@ from airflow_cdc_provider.sources.scylla.payload import (
 
 OWN_COLUMNS: Final[tuple[str, ...]] = META_COLUMNS[:-1]
 FORMAT: Final = 1
+_SECOND_US: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,14 @@ class LoggedTable:
         base: The base table.
         columns: Names and CQL types of the selected columns of the log, in that order.
         option: The table's option ``cdc``.
+        renamed_us: Rows of changes up to this time may lack values of renamed key columns; 0 for none.
         payload: Payload of the schema record.
     """
 
     base: TableSchema
     columns: tuple[tuple[str, str], ...]
     option: CdcOption
+    renamed_us: int
     payload: bytes
 
     @property
@@ -82,13 +85,17 @@ class LoggedTable:
         return f"{quote_name(self.base.keyspace)}.{quote_name(self.base.name + LOG_SUFFIX)}"
 
 
-def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, LoggedTable]:
+def log_tables(
+    schemas: Schemas, options: Mapping[str, CdcOption], history: LogHistory | None = None
+) -> dict[str, LoggedTable]:
     """Return all tables that have a log, enabled or disabled, by name.
 
     Args:
         schemas: The schemas of the cluster.
         options: The option ``cdc`` of each table.
+        history: The recorded schemas; None for none.
     """
+    history = history or LogHistory()
     found = {}
     for name, base in schemas.tables.items():
         log = schemas.tables.get(name + LOG_SUFFIX)
@@ -99,7 +106,12 @@ def log_tables(schemas: Schemas, options: Mapping[str, CdcOption]) -> dict[str, 
         columns: list[tuple[str, str]] = [(c, types[c]) for c in OWN_COLUMNS if c in types]
         columns += [(LOG_ROW_TTL, "int"), *((c, types[c]) for c in others)]
         option = options.get(name) or CdcOption.unreported()
-        found[name] = LoggedTable(base, tuple(columns), option, _payload(base, columns, log, option))
+        recorded = history.last(base)
+        renamed_us = _renamed_us(log, recorded)
+        payload = _payload(base, columns, log, option, renamed_us)
+        if recorded and not option.enabled and _columns(recorded[1]) == _columns(payload):
+            payload = recorded[1]  # a disabled log stays as it is if the key columns of its base are renamed
+        found[name] = LoggedTable(base, tuple(columns), option, renamed_us, payload)
     return found
 
 
@@ -126,7 +138,7 @@ def schema_record(table: str, payload: bytes, read_us: int) -> dict[str, Any]:
 
 def schema_columns(payloads: Mapping[str, bytes]) -> dict[str, int]:
     """Return the number of columns of each schema."""
-    return {name: len(json.loads(payload)["columns"]) for name, payload in payloads.items()}
+    return {name: len(_columns(payload)) for name, payload in payloads.items()}
 
 
 def off_payload(base: TableSchema) -> bytes:
@@ -200,6 +212,13 @@ class LogHistory:
             known = self._ids[schema]
         return max(recreated_us, self.switched_us(table)[1])
 
+    def last(self, base: TableSchema) -> tuple[int, bytes] | None:
+        """Return the last record of the enabled log of a table: when it was read, µs, and its payload."""
+        for position, schema in reversed(self._seen.get(base.full_name, ())):
+            if schema in self.payloads and self._ids[schema] == base.id:
+                return int.from_bytes(position[-8:], "big"), self.payloads[schema]
+        return None
+
     def findings(self, tables: Iterable[str], logs: Mapping[str, LoggedTable]) -> Iterator[str]:
         """Report tables whose log is disabled or dropped.
 
@@ -244,23 +263,37 @@ class LogHistory:
                 yield schema_record(name, payload, read_us)
 
 
-def keys_renamed_us(log: TableSchema) -> int:
+def _renamed_us(log: TableSchema, recorded: tuple[int, bytes] | None) -> int:
     """Return until when rows of a log may lack values of key columns that were renamed, µs; 0 for never.
 
     A rename drops the column from the log and adds one of the new name, which is null in older rows. Of other
-    columns, ``cdc$deleted_`` is dropped at the same time.
+    columns, ``cdc$deleted_`` is dropped at the same time. But the log only has the last drop of a name: if a
+    column that got the old name was dropped later, only the last recorded schema shows the rename, since a
+    key column of that schema was dropped. After it, any drop may be of another rename.
     """
-    found = 0
-    for name, column in log.dropped.items():
-        flag = log.dropped.get(DELETED + name)
-        with_flag = flag is not None and column.dropped_at_us - flag.dropped_at_us < 1_000_000
-        if not name.startswith(DELETED) and not with_flag:
-            found = max(found, column.dropped_at_us)
-    return found
+    drops = {name: column.dropped_at_us for name, column in log.dropped.items()}
+    before_us = 0
+    if recorded:
+        read_us, content = recorded[0], json.loads(recorded[1])
+        keys = [*content["partition_key"], *(name for name, _ in content["clustering"])]
+        renamed = any(drops.get(name, 0) > read_us for name in keys)
+        before_us = int(content.get("renamed_us", 0))
+    else:
+        own = {name: at_us for name, at_us in drops.items() if not name.startswith(DELETED)}
+        renamed = any(at_us - drops.get(DELETED + name, 0) >= _SECOND_US for name, at_us in own.items())
+    return max(drops.values()) if renamed else before_us
+
+
+def _columns(payload: bytes) -> Any:
+    return json.loads(payload)["columns"]
 
 
 def _payload(
-    base: TableSchema, columns: Iterable[tuple[str, str]], log: TableSchema, option: CdcOption
+    base: TableSchema,
+    columns: Iterable[tuple[str, str]],
+    log: TableSchema,
+    option: CdcOption,
+    renamed_us: int,
 ) -> bytes:
     udts: dict[str, list[list[str]]] = {}
     for column in (*base.columns, *log.columns):
@@ -279,7 +312,7 @@ def _payload(
         "log_ttl": option.ttl_seconds,
         "delta": option.delta,
     }
-    if renamed_us := keys_renamed_us(log):
+    if renamed_us:
         content["renamed_us"] = renamed_us
     return json.dumps(content, sort_keys=True).encode()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaUnknown
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown
 from airflow_cdc_provider.sources.contract import (
     Finding,
     Lag,
@@ -47,14 +47,14 @@ from airflow_cdc_provider.sources.scylla.capture import (
 from airflow_cdc_provider.sources.scylla.check import RequiredImages, check_cluster, not_logged_error
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US, Cluster
 from airflow_cdc_provider.sources.scylla.generations import Timeline
-from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
+from airflow_cdc_provider.sources.scylla.log_reach import LogReach
 from airflow_cdc_provider.sources.scylla.options import ScyllaOptions
 from airflow_cdc_provider.sources.scylla.payload import LOG_SUFFIX
 from airflow_cdc_provider.sources.scylla.position import TablePosition, read_offset, write_offset
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
 from airflow_cdc_provider.sources.scylla.records import UNKNOWN_OPERATION
-from airflow_cdc_provider.sources.scylla.schema_history import LogHistory, keys_renamed_us, schema_columns
+from airflow_cdc_provider.sources.scylla.schema_history import schema_columns
 from airflow_cdc_provider.sources.scylla.truncations import fence_record, position_at
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ class ScyllaSource(Source):
         self._selects = selects
         self._names = names
         self._images = images or RequiredImages()
-        self._history = LogHistory()
         self._paces = Paces(
             Pace.between(_us(options.query_window_seconds), _us(options.max_query_window_seconds))
         )
@@ -175,12 +174,17 @@ class ScyllaSource(Source):
         slowest = max((behind["seconds"] for behind in details.values()), default=0.0)
         return Lag(slowest, None, details, remarks)
 
-    def gaps(self, offset: Offset | None) -> tuple[Sequence[str], Offset]:
+    def gaps(self, offset: Offset | None) -> tuple[Sequence[PositionLost], Offset]:
         """Return losses of tables whose logs expired, or were truncated, before they were read."""
         positions = read_offset(offset or {})
-        reaches = {table: self._reach(table) for table in self._read_tables()}
-        found, after = all_losses(reaches, positions)
-        return found, write_offset(after)
+        found = []
+        for table in self._read_tables():
+            if table in positions:
+                texts, positions[table] = self._reach(table).losses(positions[table])
+                if texts:
+                    found.append(PositionLost("; ".join(texts)))
+                    found[-1].tables = (table,)
+        return found, write_offset(positions)
 
     def validate_offset(self, offset: Offset) -> None:
         """Validate the format of an offset."""
@@ -234,14 +238,14 @@ class ScyllaSource(Source):
 
     def learn(self, records: pa.Table) -> None:
         """Load the recorded schemas of logs."""
-        self._history = LogHistory(records)
+        self._cluster.learn(records)
 
     def schema_records(self) -> Iterator[Mapping[str, Any]]:
         """Yield records of logs whose schemas have changed, or that were enabled or disabled."""
         logs, tables = self._cluster.logs, self._logged_tables()
         logged = [logs[table] for table in tables if table in logs]
         without = [self.schemas.tables[table] for table in tables if table not in logs]
-        yield from self._history.new_records(logged, without, self._cluster.now_us)
+        yield from self._cluster.history.new_records(logged, without, self._cluster.now_us)
 
     def resumed_at(self, table: str) -> int:
         """Return since when rows may have been added or removed without log rows, µs; 0 for never.
@@ -250,16 +254,16 @@ class ScyllaSource(Source):
         a key column was renamed, which takes its values from the log's older rows.
         """
         truncation = self._cluster.truncations.get(self._schema(table).id)
-        log = self.schemas.tables.get(table + LOG_SUFFIX)
-        moments = [truncation.last_us if truncation else 0, keys_renamed_us(log) if log else 0]
+        log = self._cluster.logs.get(table)
+        moments = [truncation.last_us if truncation else 0, log.renamed_us if log else 0]
         # That much later, a snapshot is guaranteed to reflect the TRUNCATE, and the writes before the rename.
         window_us = _us(self.options.confidence_window_seconds)
         settled = [moment + window_us for moment in moments if 0 < moment <= self._cluster.head_us]
-        return max([self._history.resumed_us(table), *settled])
+        return max([self._cluster.history.resumed_us(table), *settled])
 
     def schema_findings(self) -> list[str]:
         """Return messages about tables whose log is disabled or dropped."""
-        return list(self._history.findings(self._logged_tables(), self._cluster.logs))
+        return list(self._cluster.history.findings(self._logged_tables(), self._cluster.logs))
 
     def may_become_readable(self, reason: str) -> bool:
         """Return True for unknown operations: a later release may support them."""
@@ -267,7 +271,7 @@ class ScyllaSource(Source):
 
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the function that retries quarantined changes."""
-        return QuarantineReader(schema_columns(self._history.payloads))
+        return QuarantineReader(schema_columns(self._cluster.history.payloads))
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""
@@ -317,7 +321,7 @@ class ScyllaSource(Source):
     def _is_logged(self, table: str) -> bool:
         """Return whether a table has or had a log."""
         log = self._cluster.logs.get(table)
-        return self._history.captured(table) or (log is not None and log.option.enabled)
+        return self._cluster.history.captured(table) or (log is not None and log.option.enabled)
 
     def _refusal(self, table: str) -> ConfigurationError | None:
         """Return why a table that is listed can't be captured, None if it can."""
@@ -397,7 +401,7 @@ class ScyllaSource(Source):
 
     def _payloads(self, table: str) -> dict[str, bytes]:
         """Return the schema records that a table's changes may need for decoding, by name."""
-        known = self._history.payloads_of(table)
+        known = self._cluster.history.payloads_of(table)
         now = self._cluster.logs.get(table)
         return known | ({now.schema_id: now.payload} if now else {})
 

@@ -224,7 +224,7 @@ def test_lost_changes_are_reported_and_capture_continues_after_them(subject: Sou
             assert loss.value.remedy
             following = source.offset_after_loss()
         else:
-            assert all(lost)
+            assert all(one.message for one in lost)
             following = after
         subject.write(table, Put(12, 3))
         subject.settle()

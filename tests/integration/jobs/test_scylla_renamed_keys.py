@@ -77,6 +77,8 @@ def test_what_the_log_lost_is_quarantined_and_the_tables_are_read_again(
     write_before_rename(cluster)
     cluster.rename_key("one", "ck", "ck2")
     cluster.rename_key("two", "b", "b2")
+    cluster.add_column("two", Column("b", INT))
+    cluster.drop_column("two", "b")  # the log has only this drop of the name, with its flag
     cluster.execute("one", Insert((number(1),), (number(20),), {"v": number(20)}))
 
     first = synced(shop)
@@ -137,3 +139,18 @@ def test_check_says_what_becomes_of_changes_before_a_rename(
     assert message.startswith(
         f"a key column of {shop.table_name('one')}, {shop.table_name('two')} was renamed"
     )
+
+
+def test_a_log_that_was_disabled_before_the_rename_has_all_values(
+    shop: Shop, names: SystemKeyspaces, cluster: ImitatedScylla
+) -> None:
+    declare(shop, names)
+    synced(shop)
+    write_before_rename(cluster)
+    for table, name in (("one", "ck"), ("two", "b")):
+        cluster.alter_cdc(table, enabled=False)
+        cluster.rename_key(table, name, f"{name}2")
+    result = synced(shop)
+    assert all("is disabled" in finding for finding in result.findings)
+    for table in ("one", "two"):
+        assert_mirror_equals_model(shop, table, cluster.tables[table])

@@ -52,14 +52,14 @@ class Changes:
 class Holes(FakeSource):
     """A source that drops changes unread and goes on."""
 
-    def __init__(self, lost: Sequence[str] = ()) -> None:
+    def __init__(self, lost: Sequence[PositionLost] = ()) -> None:
         super().__init__(*TABLES)
         self.lost = list(lost)
 
     def offset_after_loss(self) -> dict[str, Any]:
         return {"at": 9}
 
-    def gaps(self, offset: Any) -> tuple[list[str], dict[str, Any]]:
+    def gaps(self, offset: Any) -> tuple[list[PositionLost], dict[str, Any]]:
         return self.lost, {"at": 9}
 
 
@@ -86,7 +86,7 @@ def continue_after_loss(asked: Run) -> None:
     lost_position.continue_after_loss(asked.job.connector, asked.stores.changes, asked.source, LOST)
 
 
-def close_gaps(asked: Run, state: Any) -> tuple[Progress, ChangesState]:
+def close_gaps(asked: Run, state: Any) -> tuple[Progress, ChangesState, Sequence[PositionLost]]:
     connector, changes = asked.job.connector, asked.stores.changes
     return lost_position.close_gaps(connector, changes, asked.source, progress(asked), state)
 
@@ -199,16 +199,34 @@ def test_a_table_that_was_never_read_is_not_taken_for_read_by_going_on() -> None
 def test_a_hole_is_the_same_choice_and_by_default_fails_once(
     choice: str, raised: type[CdcError] | None, due: list[str]
 ) -> None:
-    source = Holes(["segments 3 to 5"])
+    source = Holes([PositionLost("segments 3 to 5")])
     asked = run_with(source, on_lost_position=choice)
     state = changes_of(asked).state()
     if raised is None:
-        after, new_state = close_gaps(asked, state)
-        assert (after.source, new_state.offset) == ({"at": 9}, changes_of(asked).offset)
+        after, new_state, of_tables = close_gaps(asked, state)
+        assert (after.source, new_state.offset, of_tables) == ({"at": 9}, changes_of(asked).offset, [])
     else:
         with pytest.raises(PositionLost, match="segments 3 to 5") as raised_error:
             close_gaps(asked, state)
         assert type(raised_error.value) is raised
+    assert due_of(asked, progress(asked)) == due
+
+
+@pytest.mark.parametrize(
+    ("choice", "due"), [("auto", ["s.b"]), ("snapshot", ["s.b"]), ("continue", []), ("fail", [])]
+)
+def test_a_hole_of_one_table_is_the_same_choice_for_that_table(choice: str, due: list[str]) -> None:
+    lost = [lost_table("s.b")]
+    asked = run_with(Holes(lost), on_lost_position=choice)
+    state = changes_of(asked).state()
+    if choice == "fail":
+        with pytest.raises(PositionLost, match=r"changes of s\.b can't be read"):
+            close_gaps(asked, state)
+        assert progress(asked).source == {"at": 1}
+    else:
+        after, new_state, of_tables = close_gaps(asked, state)
+        assert (after.source, new_state.offset, of_tables) == ({"at": 9}, changes_of(asked).offset, lost)
+        assert [t for t, snapshot in after.snapshots.items() if snapshot.outdated] == ["s.b"]
     assert due_of(asked, progress(asked)) == due
 
 

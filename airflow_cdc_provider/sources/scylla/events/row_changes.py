@@ -177,9 +177,15 @@ def _lacks_key(rows: LogRows, table: EventTable, operations: Ints) -> Flags:
         return np.sum([np.zeros(len(rows.records), np.int64), *flags], axis=0)
 
     bound, count = has(table.clustering), len(table.clustering)
-    regular = table.cells_of(static=False)
-    numbers = [n for c in table.cells if c.name in regular for n in (c.value, c.deleted, c.removed) if n >= 0]
-    of_row = (bound > 0) | (rows.lengths[numbers] >= 0).any(axis=0)
+
+    def has_data(*, static: bool) -> Any:
+        own = [c for c in table.cells if c.name in table.cells_of(static=static)]
+        numbers = [n for c in own for n in (c.value, c.deleted, c.removed) if n >= 0]
+        return np.logical_or.reduce(rows.lengths[numbers] >= 0)
+
+    of_row = (bound > 0) | has_data(static=False)
+    if table.log.renamed_us:  # without any data it may be of a row that lost its key, or of static columns
+        of_row |= ~has_data(static=True)
     lacking = np.isin(operations, (INSERT, ROW_DELETE, SERVICE_ROW_DELETE)) | (operations == UPDATE) & of_row
     keyed = np.isin(operations, (UPDATE, INSERT, ROW_DELETE, SERVICE_ROW_DELETE))
     partition = table.log.partition_key

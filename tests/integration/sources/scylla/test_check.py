@@ -103,7 +103,7 @@ def test_logs_without_scylla_tables_are_read_and_check_says_what_is_not_known(
     hour_ago_us = time.time_ns() // 1000 - 3_600_000_000
     old = {"v": 1, "generation": 0, "read_to": hour_ago_us}
     lost, _ = source.gaps({f"{keyspace}.item": old, f"{keyspace}.brief": old})
-    assert [text.partition(" was read")[0] for text in lost] == [
+    assert [one.message.partition(" was read")[0] for one in lost] == [
         f"the log of {keyspace}.brief keeps changes for 20 s and"
     ]
     logs = read_log_state(cassandra_session, source.options.advanced, lambda table: keyspace in table)

@@ -148,8 +148,9 @@ def test_a_position_older_than_the_log_is_reported_with_its_times(
 
     lost, after = source.gaps({f"{keyspace}.item": old, f"{keyspace}.kept": old})
 
-    (text,) = lost
-    assert f"{keyspace}.item keeps changes for 600 s" in text
+    (loss,) = lost
+    assert f"{keyspace}.item keeps changes for 600 s" in loss.message
+    assert loss.tables == (f"{keyspace}.item",)
     assert after[f"{keyspace}.kept"]["read_to"] == old["read_to"]
     begins_us = time.time_ns() // 1000 - 600 * SECOND_US
     assert 0 <= begins_us - after[f"{keyspace}.item"]["read_to"] < 5 * SECOND_US

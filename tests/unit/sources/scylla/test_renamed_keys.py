@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.sources.cql.schema import Column as CqlColumn
-from airflow_cdc_provider.sources.cql.schema import CqlType as Type
-from airflow_cdc_provider.sources.cql.schema import DroppedColumn, TableSchema
 from airflow_cdc_provider.sources.scylla.codec import ScyllaCodec, recall_scylla_codec
-from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder
+from airflow_cdc_provider.sources.scylla.events.decode import EventDecoder, TableEvents
 from airflow_cdc_provider.sources.scylla.events.tables import event_table
 from airflow_cdc_provider.sources.scylla.payload import schema_digest
-from airflow_cdc_provider.sources.scylla.schema_history import keys_renamed_us
+from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
 from server_kit.scylla.base_table import BaseTable
 from server_kit.scylla.cluster import LoggedChange
 from server_kit.scylla.statements import DeleteRange, DeleteRow, Insert, Limit, SetWhole, Statement, Update
 from server_kit.scylla.tables import CdcOptions, Column, Table
 from server_kit.scylla.workload import draw_table
-from tests.unit.server_kit.scylla.item import ITEM, PAIRS, T, i, server, t
+from tests.oracles.cassandra_read_path import read as read_cells
+from tests.unit.server_kit.scylla.item import INT, ITEM, PAIRS, T, i, server, t
+from tests.unit.sources.scylla.altered_table import AlteredTable
 from tests.unit.sources.scylla.logged import (
     STREAM,
     LogRow,
@@ -149,16 +148,106 @@ def test_a_range_without_any_bound_is_never_a_whole_partition(table: Table) -> N
     assert reason.startswith("bad-marker: ")
 
 
-def _dropped(**moments: int) -> TableSchema:
-    kind = Type("int")
-    dropped = {n: DroppedColumn(n, "regular", kind, us) for n, us in moments.items()}
-    return TableSchema("k", "t_scylla_cdc_log", "", (CqlColumn("ck2", "regular", -1, kind),), dropped)
+def _events_of(table: Table, published: TableEvents) -> list[tuple[str, bool, list[Any]]]:
+    names = [c.name for c in (*table.partition, *table.clustering)]
+    rows: list[dict[str, Any]] = published.events.to_pylist()
+    return [(row["op"], row["static"], [row["key"][name] for name in names]) for row in rows]
 
 
-def test_a_rename_differs_from_a_dropped_column_in_what_the_log_drops_with_it() -> None:
-    flag = "cdc$deleted_v"
-    assert keys_renamed_us(_dropped()) == 0
-    assert keys_renamed_us(_dropped(**{"v": 10_000_000, flag: 10_000_002})) == 0
-    assert keys_renamed_us(_dropped(**{"v": 10_000_000, flag: 10_000_002, "ck": 5})) == 5
-    # A key column took the name of a column that was dropped before, and was renamed too.
-    assert keys_renamed_us(_dropped(**{"v": 90_000_000, flag: 10_000_002})) == 90_000_000
+def _shown(
+    codec: ScyllaCodec, found: list[dict[str, Any]], altered: AlteredTable, us: int
+) -> list[dict[str, Any]]:
+    """Return contributions with cells by name, without those of columns that were dropped since."""
+    present = {c.name for c in altered.others if altered.dropped_columns.get(c.name, 0) < us}
+    names = {c.id: c.name for c in (*codec.schema.static, *codec.schema.regular)}
+    shown = []
+    for one in found:
+        row = read_cells(one["state"])
+        cells = {names[c.column]: (c.time, c.value, c.end) for c in row.cells if names[c.column] in present}
+        if cells or row.liveness or row.deletion:
+            shown.append({**one, "state": (row.liveness, row.deletion, row.clustering, cells)})
+    return shown
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_changes_that_wait_while_columns_change_are_decoded_as_they_were_written_or_quarantined(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    altered = AlteredTable.draw(chance)
+    altered.record(altered.observe()[0])
+    waiting: list[LoggedChange] = []
+    renamed_us = 0
+    for _ in range(12):
+        waiting += altered.write(8)
+        for _ in range(chance.randrange(4)):
+            keys = altered.keys
+            altered.alter()
+            renamed_us = altered.now_us if altered.keys != keys else renamed_us
+        log, codec = altered.observe()
+        events = EventDecoder(event_table(log.payload))
+        read = chance.randrange(len(waiting) + 1)  # a killed run leaves some for the next
+        for change in waiting[:read]:
+            us, record = change.change.time, altered.read(log, change)
+            found, reasons = contributions(codec, record)
+            if reasons:
+                assert renamed_us, "no key column was ever renamed"
+                assert max(us, renamed_us) <= log.renamed_us, "its table is due"
+                assert reasons[0].startswith(("renamed-key: ", "bad-key: ", "bad-log-row: "))
+            else:
+                before = codec_of(change.table)
+                expected, _ = contributions(before, record_of(change))
+                assert _shown(codec, found, altered, us) == _shown(before, expected, altered, us)
+            published = events.decode(payloads([record]))
+            if not published.undecodable:
+                written = EventDecoder(event_table(schema_payload(change.table)))
+                expected_events = written.decode(payloads([record_of(change)]))
+                assert _events_of(altered.table, published) == _events_of(change.table, expected_events)
+        waiting = waiting[read:]
+        if chance.random() < 0.8:
+            altered.record(log)
+            assert altered.observe()[0].payload == log.payload, "a schema that is known isn't recorded again"
+
+
+SECOND_US = 1_000_000
+
+
+def _altered(*columns: str) -> AlteredTable:
+    clustering = tuple(Column(name, INT) for name in columns)
+    altered = AlteredTable(random.Random(1), Table("k", "t", (Column("pk", INT),), clustering))
+    altered.record(altered.observe()[0])
+    return altered
+
+
+def test_a_rename_whose_trace_is_overwritten_is_found_by_the_recorded_schema() -> None:
+    altered = _altered("a", "ck")
+    table = altered.table
+    (change,) = server(table).execute(DeleteRange((i(7),), (i(1),), Limit(i(5), True)), at=altered.now_us + 1)
+    altered.rename("ck", "ck2")
+    altered.add("ck")
+    altered.drop("ck")
+    log, codec = altered.observe()
+    logged = LoggedChange(table, (i(7),), STREAM, time_uuid(change.time), change)
+    found, (reason,) = contributions(codec, altered.read(log, logged))
+    assert not found
+    assert reason.startswith("renamed-key: ")
+    assert log.renamed_us == altered.now_us
+    altered.record(log)
+    altered.add("v")
+    altered.drop("v")
+    assert altered.observe()[0].renamed_us == log.renamed_us, "another drop is no rename"
+    altered.rename("ck2", "ck")
+    altered.add("ck2")
+    altered.drop("ck2")
+    assert altered.observe()[0].renamed_us == altered.now_us, "the keys have the names of before"
+
+
+def test_without_a_recorded_schema_a_rename_differs_in_what_the_log_drops_with_it() -> None:
+    altered = _altered("ck")
+    altered.history = LogHistory()
+    altered.add("v")
+    altered.drop("v")
+    assert altered.observe()[0].renamed_us == 0
+    altered.rename("ck", "v")
+    altered.rename("v", "ck2")
+    assert altered.observe()[0].renamed_us == altered.now_us, "v was dropped without a flag this time"

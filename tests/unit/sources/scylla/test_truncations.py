@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from airflow_cdc_provider.changes.fence import FenceRecord, add_fences, generation_at
 from airflow_cdc_provider.sources.scylla.generations import Timeline
-from airflow_cdc_provider.sources.scylla.log_reach import LogReach, all_losses
+from airflow_cdc_provider.sources.scylla.log_reach import LogReach
 from airflow_cdc_provider.sources.scylla.payload import Position
 from airflow_cdc_provider.sources.scylla.position import TablePosition
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
@@ -58,36 +58,35 @@ def test_expired_and_truncated_changes_are_reported_once() -> None:
     timeline = Timeline((1_000, NOW_US // 1000), lambda ms: {})
     position = TablePosition(1_000, NOW_US - 100 * SECOND_US, {"7": NOW_US}, truncated_us=3)
     kept = LogReach("s.t", timeline, 0, NOW_US)
-    assert all_losses({"s.t": kept}, {"s.t": position}) == ([], {"s.t": position})
+    assert kept.losses(position) == ([], position)
 
     expired = LogReach("s.t", timeline, 60, NOW_US)
-    (text,), after = all_losses({"s.t": expired}, {"s.t": position})
+    (text,), after = expired.losses(position)
     assert "keeps changes for 60 s and was read up to 2023-11-14 22:11:40 UTC" in text
     moved = TablePosition(1_000, NOW_US - 60 * SECOND_US, {"7": NOW_US}, truncated_us=3, started_us=NOW_US)
-    assert after == {"s.t": moved}
-    assert all_losses({"s.t": expired}, after) == ([], after)
+    assert after == moved
+    assert expired.losses(after) == ([], after)
     later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US)
-    assert all_losses({"s.t": later}, after) == ([], after), "while the snapshot is taken, more expires"
+    assert later.losses(after) == ([], after), "while the snapshot is taken, more expires"
 
     at_us = NOW_US - 10 * SECOND_US
     truncated = LogReach("s.t", timeline, 60, NOW_US, Truncation(at_us, at_us + 9))
-    texts, after = all_losses({"s.t": truncated}, {"s.t": position})
+    texts, after = truncated.losses(position)
     assert len(texts) == 2
     assert "the log of s.t was truncated at 2023-11-14 22:13:10 UTC" in texts[1]
-    assert after["s.t"].read_to_us == at_us
-    assert all_losses({"s.t": truncated}, after) == ([], after)
+    assert after.read_to_us == at_us
+    assert truncated.losses(after) == ([], after)
     # The beginning of a log expires all the time: nothing is lost to who began there and hasn't read yet.
     started = LogReach("s.t", timeline, 60, NOW_US).start(0)
     assert started.started_us == NOW_US
     later = LogReach("s.t", timeline, 60, NOW_US + 50 * SECOND_US, Truncation(at_us, at_us))
-    assert all_losses({"s.t": later}, {"s.t": started}) == ([], {"s.t": started})
+    assert later.losses(started) == ([], started)
     too_late = LogReach("s.t", timeline, 60, NOW_US + 70 * SECOND_US)
-    assert len(all_losses({"s.t": too_late}, {"s.t": started})[0]) == 1
+    assert len(too_late.losses(started)[0]) == 1
     assert started.moved(1_000, NOW_US).started_us == 0
     # The record of a table that was dropped lies far ahead (9999).
     ahead = LogReach("s.t", timeline, 0, NOW_US, Truncation(10**17, 10**17))
-    assert all_losses({"s.t": ahead}, {"s.t": position})[0] == []
-    assert all_losses({"s.u": truncated}, {"s.t": position}) == ([], {"s.t": position})
+    assert ahead.losses(position)[0] == []
 
 
 def test_nodes_without_a_table_of_truncates_report_none_and_are_queried_once() -> None:
