@@ -77,7 +77,7 @@ def _adjusted(name: str, mode: Adjustment, allowed: str) -> str:
     change: Callable[[str], str] = _escaped if unicode else lambda text: "_" * _units(text)
     first = name[0]
     if not re.fullmatch(f"[{letters}]", first):
-        kept = first if first.isdigit() and not unicode else ""
+        kept = first if first in "0123456789" and not unicode else ""
         first = change(first) + kept
     rest = re.sub(f"[^{letters}0-9{re.escape(allowed)}]", lambda match: change(match[0]), name[1:])
     return first + rest

@@ -521,6 +521,53 @@ def test_an_outbox_has_its_own_fields_and_names(tmp_path: Path) -> None:
         published(tmp_path, [update], {"outbox": {"enabled": True, "updates": "fatal"}})
 
 
+def reported(
+    folder: Path, documents: list[dict[str, Any]], publish: dict[str, Any]
+) -> tuple[list[Any], list[str]]:
+    """Publish inserted documents; return values, and the reasons of those that have no record."""
+    file = folder / "stream.bson"
+    file.write_bytes(b"".join(change(fullDocument=one, documentKey={"_id": one["_id"]}) for one in documents))
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "mongodb"}, "publish": {"headers": False, **publish}}
+    )
+    skipped = SkippedRecords(strict=False)
+    found = [r["value"] for r in printed(connector, Recording(file, "", NOW_NS), skipped)]
+    return found, [text.rpartition("byte ")[2].partition(": ")[2] for text in skipped.undecodable]
+
+
+@pytest.mark.parametrize(
+    ("document", "unwrap", "twice"),
+    [
+        ({"a": {"b": 1}, "a_b": 2}, {"flatten": True}, "a_b"),
+        ({"a": {"b": {"c": 1}}, "a.b": {"c": 2}}, {"flatten": True, "delimiter": "."}, "a.b.c"),
+        ({"__op": "mine"}, {"add_fields": ["op"]}, "__op"),
+        ({"x": {"y": 1}}, {"flatten": True, "add_fields": ["op:y"], "add_fields_prefix": "x_"}, "x_y"),
+        ({"__deleted": "mine"}, {"deletes": "rewrite"}, "__deleted"),
+    ],
+)
+def test_no_field_of_an_unwrapped_document_replaces_another(
+    tmp_path: Path, document: dict[str, Any], unwrap: dict[str, Any], twice: str
+) -> None:
+    documents = [{"_id": 1, **document}, {"_id": 2, "plain": 1}]
+
+    values, reasons = reported(tmp_path, documents, {"unwrap": {"enabled": True, **unwrap}})
+
+    assert [json.loads(value)["_id"] for value in values] == [2]
+    assert reasons == [f"two fields of the row would be named {twice!r}, when flattened or added"]
+
+
+@pytest.mark.parametrize("partition", [2**31, -1, 2**62, -(2**63)])
+def test_an_outbox_row_with_no_partition_fails_alone(tmp_path: Path, partition: int) -> None:
+    row = {"aggregatetype": "T", "aggregateid": 1, "payload": "p", "part": 2**31 - 1}
+    documents = [{"_id": 1, **row, "part": bson.Int64(partition)}, {"_id": 2, **row}]
+
+    values, reasons = reported(
+        tmp_path, documents, {"outbox": {"enabled": True, "additional": ["part:partition"]}}
+    )
+
+    assert (values, reasons) == (['"p"'], ["part of the outbox row is no partition"])
+
+
 @pytest.mark.covers("MDB-TX-06", "MDB-XD-26")
 def test_a_transaction_continues_after_a_restart(tmp_path: Path) -> None:
     session = {"lsid": {"id": bson.Binary(b"x" * 16, 4)}, "txnNumber": bson.Int64(7)}
