@@ -48,7 +48,7 @@ def _operations(values: tuple[str, ...]) -> str:
 
 def _column_paths(values: tuple[str, ...]) -> str:
     for value in values:
-        if len(value.split(".")) < 3 or not all(value.split(".")):
+        if not re.fullmatch(r"[^.]+\.[^.]+\..+", value, re.DOTALL):
             return f"keyspace.table.column, or keyspace.table.column.field ({value!r})"
     return ""
 
@@ -108,7 +108,8 @@ class PublishOptions:
     )
     exclude_columns: tuple[str, ...] = option(
         "Columns to exclude from values, not from keys: keyspace.table.column, or "
-        "keyspace.table.column.field for a field of a user-defined type",
+        "keyspace.table.column.field for a field of a user-defined type; names may have dots, and dropped "
+        "columns may stay",
         (),
         check=_column_paths,
     )

@@ -164,7 +164,9 @@ def _value(
     options: UnwrapOptions,
 ) -> tuple[ConnectSchema, pa.StructArray]:
     if reason := clash(document.fields, options):
-        raise ConfigurationError(reason, remedy="set another delimiter or add_fields_prefix of unwrap")
+        raise ConfigurationError(
+            f"{reason}, in topic {destination.topic}", remedy="set another delimiter or add_fields_prefix"
+        )
     columns = _Columns(list(document.fields), list(document.arrays))
     if options.deletes.startswith("rewrite"):
         columns.add(pa.field(_DELETED, pa.bool_()), pa.repeat(is_delete, len(rows)))
