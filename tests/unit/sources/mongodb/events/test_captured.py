@@ -163,6 +163,22 @@ def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
         printed(connector_of("u_default", **both), Recording(clash, "", NOW_NS))
 
 
+@pytest.mark.parametrize("value", ["avro", "protobuf"])
+def test_databases_and_collections_may_begin_with_digits_and_have_dots(tmp_path: Path, value: str) -> None:
+    names = [
+        ("2024", "c"),
+        ("shop", "1c"),
+        ("shop", "c.2d"),
+        ("shop", "c..d"),
+        ("google", "c."),
+        ("shop", "٣"),
+    ]
+    events = [change(ns={"db": db, "coll": name}) for db, name in names]
+    for adjustment in ("auto", "avro_unicode"):
+        found = published(tmp_path, events, {"key": value, "value": value, "schema_names": adjustment})
+        assert len({record["topic"] for record in found}) == len(names)
+
+
 @pytest.mark.covers("MDB-EVT-23")
 def test_collections_that_would_share_a_schema_are_refused_with_avros_names(tmp_path: Path) -> None:
     events = [change(ns={"db": "shop", "coll": name}) for name in ("a-b", "a c", "a_b")]
