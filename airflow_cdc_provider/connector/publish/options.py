@@ -155,8 +155,9 @@ class PublishOptions:
         check=_optional_topic,
     )
     times_beyond_64_bits: Literal["wrap", "null"] = option(
-        "Times of the source block after the year 2262 in nanoseconds. wrap: the low 64 bits, as in "
-        "Debezium, whose arithmetic is Java's; null",
+        "Times of the source block after the year 2262 in nanoseconds, and DATETIME columns of Vitess with "
+        "temporal: nanoseconds outside of 1677 to 2262. wrap: the low 64 bits, as in Debezium, whose "
+        "arithmetic is Java's; null",
         "wrap",
     )
     version: str = option(

@@ -164,6 +164,31 @@ def test_columns_are_truncated_masked_and_hashed_only_in_values(tmp_path: Path) 
     assert event["value"]["after"] == {"id": "***", "a": "äö", "b": "***", "c": digest[:9]}
 
 
+@pytest.mark.parametrize("flags", [0, NOT_NULL])
+def test_nanoseconds_beyond_64_bits_are_null_if_they_must_not_wrap(tmp_path: Path, flags: int) -> None:
+    texts = (
+        "9999-12-31 23:59:59",
+        "2262-04-11 23:47:16.854775",
+        "2262-04-11 23:47:16.854776",
+        "1000-01-01 00:00:00",
+    )
+    stream = Stream().fields("t", ID, column("at", "DATETIME", "datetime(6)", flags))
+    for number, text in enumerate(texts):
+        stream.change("t", None, (str(number).encode(), text.encode()))
+    vitess = {"temporal": "nanoseconds"}
+
+    wrapped, exact = (
+        [row["at"] for row in after(found) if row]
+        for found in (
+            events_of(stream, tmp_path, vitess=vitess),
+            events_of(stream, tmp_path, vitess=vitess, times_beyond_64_bits="null"),
+        )
+    )
+
+    assert exact == [None, 9223372036854775000, None, None]
+    assert (wrapped[1], None in wrapped) == (exact[1], False)
+
+
 def test_masks_are_in_schemas_and_truncate_bytes_as_debezium_does_it(tmp_path: Path) -> None:
     stream = Stream().fields("t", ID, NAME, column("data", "BLOB", "blob"))
     stream.change("t", None, (b"1", b"n", b"\xff\xfe\xfd")).change("t", None, (b"2", None, None))
