@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -214,7 +214,8 @@ def _nullable(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> A
 def _type(schema: AvroSchema, space: str, known: dict[str, AvroSchema]) -> Any:
     extra = {**({"logicalType": schema.logical} if schema.logical else {}), **schema.properties}
     if schema.type == "record":
-        full = f"{schema.namespace}.{schema.name}" if schema.namespace else schema.name
+        while known.get(full := _inside(schema.namespace, schema.name), schema).fields != schema.fields:
+            schema = replace(schema, name=f"{schema.name}_")  # another struct: of field a.b, or of b in a
         if full in known:
             return schema.name if schema.namespace in ("", space) else full
         known[full] = schema

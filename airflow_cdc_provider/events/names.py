@@ -60,27 +60,24 @@ def adjust_avro_names(schema: AvroSchema, schemas: Adjustment, fields: Adjustmen
 
 
 def adjusted_schema(name: str, mode: Adjustment) -> str:
-    """Return the adjusted full name of a schema; dots are kept."""
-    return _adjusted(name, mode, ".")
+    """Return the adjusted full name of a schema: of each part, where Debezium adjusts it as a whole."""
+    return ".".join(adjusted_field(part, mode) for part in name.split(".")) if name else name
 
 
 def adjusted_field(name: str, mode: Adjustment) -> str:
     """Return the adjusted name of a field. An empty name, for which Debezium fails, becomes ``_``."""
-    return _adjusted(name, mode, "") if name or mode == "none" else "_"
-
-
-def _adjusted(name: str, mode: Adjustment, allowed: str) -> str:
-    if mode == "none" or not name:
+    if mode == "none":
         return name
+    if not name:
+        return "_"
     unicode = mode == "avro_unicode"
     letters = "A-Za-z" if unicode else "A-Za-z_"
     change: Callable[[str], str] = _escaped if unicode else lambda text: "_" * _units(text)
     first = name[0]
     if not re.fullmatch(f"[{letters}]", first):
-        kept = first if first.isdigit() and not unicode else ""
+        kept = first if first in "0123456789" and not unicode else ""
         first = change(first) + kept
-    rest = re.sub(f"[^{letters}0-9{re.escape(allowed)}]", lambda match: change(match[0]), name[1:])
-    return first + rest
+    return first + re.sub(f"[^{letters}0-9]", lambda match: change(match[0]), name[1:])
 
 
 def _units(character: str) -> int:

@@ -29,6 +29,8 @@ from typing import Final, Literal
 from airflow_cdc_provider.events.connect import ConnectSchema
 from airflow_cdc_provider.exceptions import ConfigurationError
 
+_OF_OTHERS: Final = re.compile(r"(?<![\w.])(google|confluent)\.")
+"""Names that are looked for in the file's own messages and packages first, if they don't begin with a dot."""
 Nullables = Literal["plain", "optional", "wrapper"]
 """Declaration of nullable fields.
 
@@ -156,10 +158,11 @@ class ProtobufSchema:
             messages = [_wrapper(kind) for kind in _WRAPPERS]
         else:
             messages = [self.message]
-        lines.append("")
-        for message in messages:
-            lines += _lines(message)
-        return "\n".join(lines) + "\n"
+        body = [line for message in messages for line in _lines(message)]
+        scopes = {line.split()[1] for line in body if line.lstrip().startswith("message ")}
+        if {*scopes, *self.package.split(".")} & {"google", "confluent"}:
+            body = [_OF_OTHERS.sub(r".\g<0>", line) for line in body]
+        return "\n".join([*lines, "", *body]) + "\n"
 
 
 def protobuf_of_connect(schema: ConnectSchema, nullables: Nullables) -> ProtobufSchema:

@@ -71,22 +71,31 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
 
 
 def _shared_topics(connector: Connector, tables: Sequence[str]) -> Iterator[Finding]:
-    """Report tables whose default topics are one, or differ only in ``.`` and ``_``, which brokers refuse."""
+    """Report tables with default topics that are one, that brokers take for one, or whose schemas are."""
+    from airflow_cdc_provider.events.names import adjusted_schema
     from airflow_cdc_provider.jobs.topics.rules import topic_of_table
     from airflow_cdc_provider.sources.contract import Finding
+    from airflow_cdc_provider.sources.encoding import converters_of
 
     publish = connector.publish
     if not publish.kafka.connection or publish.topic_pattern or publish.topic_naming:
         return
-    found: dict[str, dict[str, str]] = {}
-    for table in tables:
-        topic = topic_of_table(connector, table)
-        found.setdefault(topic.replace(".", "_"), {})[table] = topic
-    for topics in found.values():
-        if len(topics) > 1:
-            shared = len(set(topics.values())) == 1
-            problem = "equal keys replace each other" if shared else "brokers refuse one of the names"
-            named = ", ".join(f"{topic} of {table}" for table, topic in topics.items())
+    topics = {table: topic_of_table(connector, table) for table in tables}
+    adjustment = converters_of(connector).adjustments()[0]
+    problems: dict[tuple[str, ...], str] = {}
+    for problem, form in (
+        ("brokers refuse one of the names", lambda topic: topic.replace(".", "_")),
+        ("their schemas have one name", lambda topic: adjusted_schema(topic, adjustment)),
+    ):
+        groups: dict[str, list[str]] = {}
+        for table, topic in topics.items():
+            groups.setdefault(form(topic), []).append(table)
+        for group in groups.values():
+            shared = len({topics[table] for table in group}) == 1
+            problems.setdefault(tuple(group), "equal keys replace each other" if shared else problem)
+    for alike, problem in problems.items():
+        if len(alike) > 1:
+            named = ", ".join(f"{topics[table]} of {table}" for table in alike)
             yield Finding("warning", "topics", f"{problem}: {named}", "set publish.topic_naming")
 
 

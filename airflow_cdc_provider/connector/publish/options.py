@@ -48,7 +48,7 @@ def _operations(values: tuple[str, ...]) -> str:
 
 def _column_paths(values: tuple[str, ...]) -> str:
     for value in values:
-        if len(value.split(".")) < 3 or not all(value.split(".")):
+        if not re.fullmatch(r"[^.]+\.[^.]+\..+", value, re.DOTALL):
             return f"keyspace.table.column, or keyspace.table.column.field ({value!r})"
     return ""
 
@@ -108,7 +108,8 @@ class PublishOptions:
     )
     exclude_columns: tuple[str, ...] = option(
         "Columns to exclude from values, not from keys: keyspace.table.column, or "
-        "keyspace.table.column.field for a field of a user-defined type",
+        "keyspace.table.column.field for a field of a user-defined type; names may have dots, and dropped "
+        "columns may stay",
         (),
         check=_column_paths,
     )
@@ -154,8 +155,9 @@ class PublishOptions:
         check=_optional_topic,
     )
     times_beyond_64_bits: Literal["wrap", "null"] = option(
-        "Times of the source block after the year 2262 in nanoseconds. wrap: the low 64 bits, as in "
-        "Debezium, whose arithmetic is Java's; null",
+        "Times of the source block after the year 2262 in nanoseconds, and DATETIME columns of Vitess with "
+        "temporal: nanoseconds outside of 1677 to 2262. wrap: the low 64 bits, as in Debezium, whose "
+        "arithmetic is Java's; null",
         "wrap",
     )
     version: str = option(

@@ -152,7 +152,8 @@ class VitessPublishOptions:
     )
     masks: Mapping[str, str] = option(
         "Text columns to mask or truncate in values: a regular expression on keyspace.table.column, and "
-        "truncate:N (characters), mask:N (asterisks), hash:ALGORITHM:SALT or hash-v2:ALGORITHM:SALT "
+        "truncate:N (characters; bytes of binary columns), mask:N (asterisks), hash:ALGORITHM:SALT or "
+        "hash-v2:ALGORITHM:SALT "
         "(column.truncate, column.mask, column.mask.hash). The first match applies",
         {},
         check=_masks,

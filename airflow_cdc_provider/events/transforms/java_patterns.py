@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from airflow_cdc_provider.exceptions import ConfigurationError
+
 _REFERENCE = re.compile(
     r"\\(?P<plain>.)|\$(?:\{(?P<name>[A-Za-z][A-Za-z0-9]*)\}|(?P<number>[0-9]))", re.DOTALL
 )
@@ -39,6 +41,23 @@ def wrong_replacement(value: str) -> str:
     return "text with $1 or ${group}, and \\$ for a dollar" if "$" in rest or rest.endswith("\\") else ""
 
 
+def require_groups(option: str, pattern: str, replacement: str) -> None:
+    """Reject a replacement that refers to groups that its expression doesn't have, as Java does.
+
+    Raises:
+        ConfigurationError: Names the option.
+    """
+    groups = java_pattern(pattern)
+    for found in _REFERENCE.finditer(replacement):
+        missing = found["name"] and found["name"] not in groups.groupindex
+        if missing or int(found["number"] or 0) > groups.groups:
+            raise ConfigurationError(
+                f"option {option} refers to a group that its regular expression doesn't have",
+                expected=f"a group of {pattern}",
+                found=found[0],
+            )
+
+
 def replaced(pattern: str, replacement: str, text: str) -> str | None:
     """Replace the first match if the whole text matches, like Connect's routers.
 
@@ -52,14 +71,9 @@ def replaced(pattern: str, replacement: str, text: str) -> str | None:
 
 
 def _expanded(replacement: str, match: re.Match[str]) -> str:
-    groups = match.groupdict("")
-
     def part(found: re.Match[str]) -> str:
         if found["plain"] is not None:
             return found["plain"]
-        if found["name"]:
-            return groups.get(found["name"], "")
-        number = int(found["number"])
-        return (match.group(number) or "") if number <= match.re.groups else ""
+        return match[found["name"] or int(found["number"])] or ""
 
     return _REFERENCE.sub(part, replacement)

@@ -15,7 +15,11 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.events.transforms.expression import wrong_expression
 from airflow_cdc_provider.events.transforms.expression_tree import Kind
-from airflow_cdc_provider.events.transforms.java_patterns import wrong_pattern, wrong_replacement
+from airflow_cdc_provider.events.transforms.java_patterns import (
+    require_groups,
+    wrong_pattern,
+    wrong_replacement,
+)
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.options import option, parse
 from airflow_cdc_provider.secrets import is_reference
@@ -143,6 +147,10 @@ class RenameTopicOptions:
     replacement: str = option("New topic, with $1 or ${group}", check=wrong_replacement)
     when: When = option("Predicate that selects records", When)
 
+    def __post_init__(self) -> None:
+        """Reject references to missing groups."""
+        require_groups("publish.transforms[].replacement", self.regex, self.replacement)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalTableOptions:
@@ -163,6 +171,13 @@ class LogicalTableOptions:
         "Adjustment of schema names for Avro", "none"
     )
     when: When = option("Predicate that selects records", When)
+
+    def __post_init__(self) -> None:
+        """Reject references to missing groups."""
+        require_groups("publish.transforms[].topic_replacement", self.topic_regex, self.topic_replacement)
+        require_groups(
+            "publish.transforms[].key_field_replacement", self.key_field_regex, self.key_field_replacement
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ snapshot rows) are events: deletes clean up the outbox, updates are not expected
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +18,7 @@ from airflow_cdc_provider.events.connect import OPTIONAL_STRING, STRING, Connect
 from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.topics import topic_name
+from airflow_cdc_provider.events.transforms.java_patterns import replaced
 from airflow_cdc_provider.events.transforms.pieces import Piece, Rows, named
 from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
 
@@ -63,18 +63,8 @@ def fields_of(options: OutboxOptions) -> list[str]:
 
 def topic_of(options: OutboxOptions, value: str) -> str:
     """Return the topic of rows with a value to route by."""
-    pattern = re.sub(r"\(\?<(?![=!])", "(?P<", options.topic_regex)
-    match = re.fullmatch(pattern, value)
-    if match is None:
-        return topic_name(value)
-    groups = match.groupdict("")
-
-    def group(found: re.Match[str]) -> str:
-        if found["name"]:
-            return groups.get(found["name"], "")
-        return (match.group(int(found["number"])) or "") if int(found["number"]) <= match.re.groups else ""
-
-    return topic_name(re.sub(r"\$(?:\{(?P<name>\w+)\}|(?P<number>\d))", group, options.topic_replacement))
+    new = replaced(options.topic_regex, options.topic_replacement, value)
+    return topic_name(value if new is None else new)
 
 
 def route(
@@ -100,9 +90,16 @@ def route(
             reasons |= dict.fromkeys(map(int, group.rows), fault)
             continue
         topics = columns[options.route_by][1].dictionary_encode()
-        codes = topics.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = np.array(topics.indices.fill_null(-1))
         for row in group.rows[codes < 0]:
             reasons[int(row)] = f"the outbox row has no {options.route_by}"
+        for name in [p.field for p in placed_by(options) if p.place == "partition" and p.field in columns]:
+            numbers = columns[name][1].cast(pa.int64()).fill_null(0).to_numpy()
+            outside = (numbers < 0) | (numbers > np.iinfo(np.int32).max)
+            reasons |= dict.fromkeys(
+                map(int, group.rows[outside]), f"{name} of the outbox row is no partition"
+            )
+            codes[outside] = -1
         names = topics.dictionary.to_pylist()
         versions = _versions(columns, options, len(codes))
         for topic in range(len(names)):

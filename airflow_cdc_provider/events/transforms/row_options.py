@@ -6,6 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from airflow_cdc_provider.events.transforms.java_patterns import (
+    require_groups,
+    wrong_pattern,
+    wrong_replacement,
+)
 from airflow_cdc_provider.options import option
 
 _PLACEMENTS = ("header", "envelope", "partition")
@@ -20,14 +25,6 @@ def _patterns(values: tuple[str, ...]) -> str:
     return ""
 
 
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        return f"a regular expression ({error})"
-    return ""
-
-
 def _references(values: tuple[str, ...]) -> str:
     for value in values:
         if not re.fullmatch(r"\s*\w+(\.\w+)?(:[^:]+)?\s*", value):
@@ -36,6 +33,7 @@ def _references(values: tuple[str, ...]) -> str:
 
 
 def _placements(values: tuple[str, ...]) -> str:
+    taken = {("header", "id"), ("envelope", "payload")}
     for value in values:
         parts = [part.strip() for part in value.split(":")]
         if len(parts) not in (2, 3) or not all(parts) or parts[1] not in _PLACEMENTS:
@@ -43,6 +41,10 @@ def _placements(values: tuple[str, ...]) -> str:
                 "field:placement or field:placement:alias, with placement header, envelope or partition "
                 f"({value!r})"
             )
+        place = (parts[1], "" if parts[1] == "partition" else parts[-1 if len(parts) == 3 else 0])
+        if place in taken:
+            return f"names that differ from each other, from header id and from payload ({value!r})"
+        taken.add(place)
     return ""
 
 
@@ -108,10 +110,12 @@ class OutboxOptions:
     topic_regex: str = option(
         "Regular expression that matches the whole field, with groups for topic_replacement",
         "(?<routedByValue>.*)",
-        check=lambda value: _pattern(re.sub(r"\(\?<(?![=!])", "(?P<", value)),
+        check=wrong_pattern,
     )
     topic_replacement: str = option(
-        "Topic name, with references to groups of topic_regex", "outbox.event.${routedByValue}"
+        "Topic name, with references to groups of topic_regex",
+        "outbox.event.${routedByValue}",
+        check=wrong_replacement,
     )
     tombstone_on_empty: bool = option("Write a tombstone for an event without payload", False)
     expand_json: bool = option(
@@ -121,3 +125,7 @@ class OutboxOptions:
     updates: Literal["warn", "error", "fatal"] = option(
         "Handling of updates of outbox documents: warn and error count them, fatal fails the run", "warn"
     )
+
+    def __post_init__(self) -> None:
+        """Reject references to missing groups."""
+        require_groups("publish.outbox.topic_replacement", self.topic_regex, self.topic_replacement)

@@ -18,7 +18,8 @@ headers by name: ``op``, ``source.ts_ms``, ``transaction.id``, with a new name a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,7 +52,7 @@ def unwrap(
         options: The options.
 
     Raises:
-        ConfigurationError: A field to add doesn't exist in the envelope.
+        ConfigurationError: A field to add doesn't exist in the envelope, or a row has one of its name.
     """
     count = len(envelope.key)
     deleted = pc.equal(_field(envelope, "op")[1], "d").to_numpy(zero_copy_only=False)
@@ -84,6 +85,23 @@ def unwrap(
     return [replace(piece, field_names=options.field_names) for piece in pieces]
 
 
+def clash(row: Iterable[pa.Field], options: UnwrapOptions) -> str:
+    """Return why a row or document can't be unwrapped: two fields would share a name; empty if none do."""
+    names = list(_names(row, options.delimiter if options.flatten else None))
+    names += [f"{options.add_fields_prefix}{_parse(text)[2]}" for text in options.add_fields]
+    names += [_DELETED] if options.deletes.startswith("rewrite") else []
+    twice = next((name for name, count in Counter(names).items() if count > 1), "")
+    return f"two fields of the row would be named {twice!r}, when flattened or added" if twice else ""
+
+
+def _names(fields: Iterable[pa.Field], delimiter: str | None) -> Iterator[str]:
+    for field in fields:
+        if delimiter is not None and pa.types.is_struct(field.type):
+            yield from (f"{field.name}{delimiter}{name}" for name in _names(field.type, delimiter))
+        else:
+            yield field.name
+
+
 @dataclass
 class _Columns:
     """Fields of a struct and their values."""
@@ -97,14 +115,9 @@ class _Columns:
         return cls(list(values.type), [values.field(n) for n in range(values.type.num_fields)])
 
     def add(self, field: pa.Field, array: pa.Array) -> None:
-        """Add or replace a field."""
-        names = [f.name for f in self.fields]
-        if field.name in names:
-            place = names.index(field.name)
-            self.fields[place], self.arrays[place] = field, array
-        else:
-            self.fields.append(field)
-            self.arrays.append(array)
+        """Add a field."""
+        self.fields.append(field)
+        self.arrays.append(array)
 
     def flat(self, delimiter: str) -> _Columns:
         """Flatten structs recursively, except in arrays."""
@@ -150,6 +163,10 @@ def _value(
     destination: Destination,
     options: UnwrapOptions,
 ) -> tuple[ConnectSchema, pa.StructArray]:
+    if reason := clash(document.fields, options):
+        raise ConfigurationError(
+            f"{reason}, in topic {destination.topic}", remedy="set another delimiter or add_fields_prefix"
+        )
     columns = _Columns(list(document.fields), list(document.arrays))
     if options.deletes.startswith("rewrite"):
         columns.add(pa.field(_DELETED, pa.bool_()), pa.repeat(is_delete, len(rows)))

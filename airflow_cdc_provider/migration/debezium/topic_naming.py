@@ -31,6 +31,9 @@ def topic_naming(draft: Draft, name: str, value: str) -> None:
     if ":" in value:
         draft.set("publish.topic_naming", value)
         return
+    if draft.type == "scylla":
+        draft.notes.append(f"property {name} is ignored: ScyllaDB's connector doesn't read it")
+        return
     reason = _STRATEGIES.get(value, "it is a Java class")
     if draft.type in ("cassandra", "vitess") and value.endswith(".SchemaTopicNamingStrategy"):
         reason = ""

@@ -8,7 +8,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.events.avro_converter import to_avro
@@ -19,6 +19,8 @@ from airflow_cdc_provider.events.avro_schema import (
     check_names,
 )
 from airflow_cdc_provider.events.connect import INT64, SNAPSHOT, STRING, ConnectSchema, struct
+from airflow_cdc_provider.events.names import adjust_names, adjusted_field
+from airflow_cdc_provider.events.transforms.pieces import named_schema
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
@@ -157,3 +159,30 @@ def test_structs_without_names_are_distinguished_by_their_paths() -> None:
     column = pa.array([{"id": value, "other": value}])
     assert read(schema, column) == [{"id": value, "other": value}]
     assert '"namespace":"ConnectDefault.id"' in schema.to_json()
+
+
+ODD_NAMES = st.sampled_from(["a", "b", "a.b", "b.a", "a.b.a", "a_b", "", "1", "a..b", "int"])
+ODD_ROWS: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([1, "s"]),
+    lambda inner: st.one_of(
+        st.dictionaries(ODD_NAMES, inner, min_size=1, max_size=4), st.tuples(inner).map(list)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "a.b", "b.a", "a.b.a"]), ODD_ROWS, min_size=2))
+@example({"a.b": {"x": 1}, "a": {"b": {"y": "s"}}})
+def test_structs_whose_paths_are_one_name_are_read_back(row: dict[str, Any]) -> None:
+    column = pa.array([row])
+    plain = named_schema(list(column.type), "cdc.shop.t")
+    schema = adjust_names(plain, "avro_unicode", "avro_unicode")
+
+    (found,) = read(avro_of_connect(schema), column)
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {adjusted_field(name, "avro_unicode"): renamed(inner) for name, inner in value.items()}
+        return [renamed(inner) for inner in value] if isinstance(value, list) else value
+
+    assert found == renamed(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.events.connect import SNAPSHOT, STRING, ConnectSchema, struct
+from airflow_cdc_provider.events.connect import SNAPSHOT, STRING, ConnectSchema, schema_of, struct
 from airflow_cdc_provider.events.protobuf_converter import to_protobuf
 from airflow_cdc_provider.events.protobuf_schema import Nullables, ProtobufSchema, protobuf_of_connect
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
 from tests.unit.events.protobuf_messages import EVERY_TYPE, SCHEMA, expected_text, message_class, rows
 
 
@@ -280,3 +282,25 @@ def test_a_struct_without_fields_and_no_rows() -> None:
     assert not len(to_protobuf(schema, pa.array([], kind)))
     (message,) = decode(schema, pa.array([{"empty": {}}], kind))
     assert message.HasField("empty")
+
+
+LOGICAL = "org.apache.kafka.connect.data"
+
+
+@pytest.mark.parametrize("lead", ["a.confluent.Value", "google.b.Value", "a.b.Value", "a.google"])
+@pytest.mark.parametrize("struct", ["confluent", "google", "other"])
+def test_names_of_others_are_found_whatever_databases_and_structs_are_called(lead: str, struct: str) -> None:
+    decimal = {"connect.name": f"{LOGICAL}.Decimal:1", "connect.parameters": '{"scale": "2"}'}
+    fields = [
+        pa.field("at", pa.int64(), metadata={"connect.name": f"{LOGICAL}.Timestamp:1"}),
+        pa.field("amount", pa.binary(), metadata=decimal),
+        pa.field("small", pa.int16()),
+    ]
+    inner = pa.field("s", pa.struct(fields), metadata={"connect.name": f"k.{struct}"})
+    row = pa.struct([*fields, inner])
+    schema = replace(schema_of(pa.field("row", row, nullable=False)), name=lead)
+
+    found = protobuf_of_connect(schema, "wrapper")
+
+    assert message_class(found.text, found.full_name).DESCRIPTOR.full_name == lead
+    compile_protobuf(parse_protobuf(found.text, ()), found.indexes)

@@ -106,7 +106,7 @@ def test_a_check_names_tables_that_would_share_a_topic() -> None:
             return []
 
         def tables(self) -> list[str]:
-            return ["s.a b", 's.a"b', "s.c", "s.d.e", "s.d_e"]
+            return ["s.a b", 's.a"b', "s.c", "s.d.e", "s.d_e", "s.x-y", "s.x_y"]
 
     publish: dict[str, Any] = {"kafka": {"connection": "kafka"}}
     declared = {"name": "s", "source": {"type": "mongodb"}, "publish": publish}
@@ -115,6 +115,10 @@ def test_a_check_names_tables_that_would_share_a_topic() -> None:
     assert [(f.level, f.subject, f.message) for f in found] == [
         ("warning", "topics", 'equal keys replace each other: s.s.a_b of s.a b, s.s.a_b of s.a"b'),
         ("warning", "topics", "brokers refuse one of the names: s.s.d.e of s.d.e, s.s.d_e of s.d_e"),
+    ]
+    publish["schema_names"] = "avro"
+    assert [f.message for f in check_connector(Connector.from_dict(declared), source)[2:]] == [
+        "their schemas have one name: s.s.x-y of s.x-y, s.s.x_y of s.x_y"
     ]
     publish["topic_pattern"] = "{prefix}"  # meant to be shared
     assert check_connector(Connector.from_dict(declared), source) == []

@@ -19,9 +19,11 @@ from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.cassandra.events.before_images import KnownOf, nothing_known
 from airflow_cdc_provider.sources.cassandra.events.earlier_rows import EarlierRowsOf
+from airflow_cdc_provider.sources.cassandra.events.envelope import split_path
 from airflow_cdc_provider.sources.cassandra.events.reread_rows import ReadAgain
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
+from airflow_cdc_provider.sources.converters import Converter, load_converters, require_columns
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.yaml_file import read_yaml
 
@@ -138,10 +140,22 @@ def excluded_columns(connector: Connector, source: CassandraSource) -> Mapping[s
 def excluded_of(
     schema: TableSchema, excluded: Mapping[str, Sequence[tuple[str, ...]]], *, former: bool
 ) -> Sequence[tuple[str, ...]]:
-    """Return the excluded paths of a table; for a dropped table only those of its columns."""
-    paths = excluded[schema.full_name]
+    """Return the excluded paths of a table, without dropped columns; of a dropped table those it has."""
     names = {column.name for column in schema.columns}
-    return [path for path in paths if path[0] in names] if former else paths
+    paths = [split_path(path, {*names, *schema.dropped}) for path in excluded[schema.full_name]]
+    return [path for path in paths if path[0] in names or not (former or path[0] in schema.dropped)]
+
+
+def converters_of(connector: Connector, schemas: Iterable[TableSchema]) -> list[tuple[str, Converter]]:
+    """Load a connector's converters.
+
+    Raises:
+        ConfigurationError: One matches no column of the tables, nor one that was dropped.
+    """
+    converters = load_converters(connector.publish.cassandra.converters)
+    names = [f"{s.full_name}.{name}" for s in schemas for name in (*(c.name for c in s.columns), *s.dropped)]
+    require_columns(converters, names)
+    return converters
 
 
 def fences_of(records: pa.Table, table_id: str = "") -> tuple[Fence, ...]:

@@ -6,7 +6,7 @@ with the source block of its documentation, which DataStax's documentation uses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -219,11 +219,18 @@ def _before(rows: pa.StructArray, excluded: Sequence[tuple[str, ...]]) -> pa.Str
     return pa.StructArray.from_arrays(cells, fields=list(rows.type), mask=rows.is_null())
 
 
+def split_path(path: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """Return a path, split at its dots, whose first part is the longest of the names that it starts with."""
+    ends = (end for end in range(len(path), 1, -1) if ".".join(path[:end]) in names)
+    end = next(ends, 1)
+    return (".".join(path[:end]), *path[end:])
+
+
 def _without_field(value: pa.Array, path: Sequence[str], where: str) -> pa.Array:
     """Set a field of a struct, or a nested field, to null."""
-    name, *rest = path
     fields = list(value.type) if pa.types.is_struct(value.type) else []
     names = [f.name for f in fields]
+    name, *rest = split_path(path, names)
     if name not in names:
         raise ConfigurationError(
             f"excluded field {where}.{name} doesn't exist", expected=f"one of {', '.join(names) or 'none'}"

@@ -22,6 +22,7 @@ from airflow_cdc_provider.sources.cassandra.events import envelope as cassandra_
 from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,
     Numbered,
+    converters_of,
     count_truncations,
     excluded_columns,
     excluded_of,
@@ -34,7 +35,6 @@ from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole
 from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.events.grouping import Grouping
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
-from airflow_cdc_provider.sources.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.encoding import encoded_events, without_skipped
 
 
@@ -78,10 +78,7 @@ def _cells_of_rows(
     publish, choices = connector.publish, connector.publish.cassandra
     captured = settings.tables()
     types = EventTypes(choices.decimals, choices.varints, choices.frozen)
-    converters = load_converters(choices.converters)
-    require_columns(
-        converters, [f"{schema.full_name}.{c.name}" for schema in captured for c in schema.columns]
-    )
+    converters = converters_of(connector, captured)
     decoders = {bytes.fromhex(schema.id): EventDecoder(schema, types, converters) for schema in captured}
     former = {schema.id for schema in source.former_tables()}
     left_out = {

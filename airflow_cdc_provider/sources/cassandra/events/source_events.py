@@ -12,12 +12,16 @@ from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.cassandra.events import captured
-from airflow_cdc_provider.sources.cassandra.events.changes import cluster_of, excluded_columns
+from airflow_cdc_provider.sources.cassandra.events.changes import (
+    cluster_of,
+    converters_of,
+    excluded_columns,
+    excluded_of,
+)
 from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole_columns
 from airflow_cdc_provider.sources.cassandra.events.rows import CassandraCells, DatastaxRows
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import Source
-from airflow_cdc_provider.sources.converters import load_converters, require_columns
 from airflow_cdc_provider.sources.cql.events.rows import CqlRows
 from airflow_cdc_provider.sources.cql.events.source_events import CqlSourceEvents
 from airflow_cdc_provider.sources.schema_history import learn_schema, require_tables
@@ -56,12 +60,10 @@ class CassandraSourceEvents(CqlSourceEvents):
         """Return the builder of events for a table's mirror; see :class:`.CqlSourceEvents`."""
         assert isinstance(source, CassandraSource)
         connector, codec = stores.connector, source.codec(table, state.memory)
-        excluded = excluded_columns(connector, source)[table]
+        excluded = excluded_of(codec.schema, excluded_columns(connector, source), former=False)
         if connector.publish.envelope == "datastax":
             return DatastaxRows(connector=connector, codec=codec, excluded=whole_columns(excluded))
-        known = [source.schemas.tables[name] for name in source.tables()]
-        columns = [f"{one.full_name}.{column.name}" for one in known for column in one.columns]
-        require_columns(load_converters(connector.publish.cassandra.converters), columns)
+        converters_of(connector, [source.schemas.tables[name] for name in source.tables()])
         return CassandraCells(connector=connector, codec=codec, excluded=excluded, cluster=cluster_of(source))
 
     def in_cells(self, publish: PublishOptions) -> bool:

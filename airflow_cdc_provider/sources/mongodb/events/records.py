@@ -25,7 +25,7 @@ from airflow_cdc_provider.events.transactions import OpenTransaction
 from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, rows_of
 from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
-from airflow_cdc_provider.events.transforms.unwrap import unwrap
+from airflow_cdc_provider.events.transforms.unwrap import clash, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
@@ -257,6 +257,9 @@ class MongodbRecords:
         partial_groups, more = typed_documents(partial, arrays)
         if options.flatten:
             partial_groups = [_without_dots(group, options.delimiter) for group in partial_groups]
+        for group in (*groups, *partial_groups):
+            if reason := clash(group.documents.type, options):
+                more |= dict.fromkeys(map(int, group.rows), reason)
         reasons |= more | unkeyed
         undecodable = np.array(sorted(reasons), np.int64)
         kept = np.setdiff1d(np.arange(len(rows)), undecodable)

@@ -302,7 +302,7 @@ def _united(shapes: Sequence[_Shape], path: tuple[str, ...], *, mixed: bool) -> 
     if len(kinds) > 1:
         raise CorruptInput(
             f"array {'.'.join(path)} has values of different types",
-            remedy="set publish.unwrap.array_encoding: mixed or document",
+            remedy="set publish.unwrap.array_encoding: mixed or document; for an outbox expand_json: false",
         )
     return some[0]
 

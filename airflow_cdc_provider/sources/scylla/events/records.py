@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,8 @@ from airflow_cdc_provider.events.json_converter import to_json
 from airflow_cdc_provider.events.order import event_order
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece, Rows
-from airflow_cdc_provider.events.transforms.unwrap import unwrap
+from airflow_cdc_provider.events.transforms.unwrap import clash, unwrap
+from airflow_cdc_provider.exceptions import SchemaRejected
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_columns
@@ -55,6 +56,7 @@ class ScyllaRecords:
     schemas: LogSchemas
     skipped: SkippedRecords
     registrar: Registrar | None = None
+    _rejected: dict[int, SchemaRejected] = field(default_factory=dict)
 
     def build(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Build the records of changes and of rows of snapshots, in their order.
@@ -66,6 +68,7 @@ class ScyllaRecords:
             CorruptInput: A record can't be decoded and ``skipped`` is strict; a value has an invalid format;
                 or the schema of a log isn't recorded.
         """
+        self._rejected.clear()
         read = pc.equal(records["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
         changes, rows = np.flatnonzero(~read), np.flatnonzero(read)
         pieces: list[Piece] = []
@@ -74,7 +77,7 @@ class ScyllaRecords:
             pieces += self._of_changes(table, records.take(pa.array(indexes)), indexes)
         for (name, table_id), indexes in _group_by_schema(records, rows):
             pieces += self._of_snapshots(name, table_id, records.take(pa.array(indexes)), indexes)
-        return encoded_events(self.connector, pieces, self.registrar)
+        return encoded_events(self.connector, pieces, self.registrar, self._rejected)
 
     def _of_changes(self, table: EventTable, changes: pa.RecordBatch, indexes: np.ndarray) -> Iterator[Piece]:
         """Yield the records of changes of one table and schema, with their indexes."""
@@ -123,6 +126,7 @@ class ScyllaRecords:
             schema: The table with the column ids of the states.
         """
         decoder = SnapshotEventDecoder(table, self._lead(table))
+        self._rejected.clear()
         is_static = states["state"].is_null()
         pieces: list[Piece] = []
         for static, chosen in ((False, pc.invert(is_static)), (True, is_static)):
@@ -130,7 +134,7 @@ class ScyllaRecords:
             if part.num_rows:
                 events = decoder.of_states(part, schema, static=static)
                 pieces += self._enveloped(table, events, np.flatnonzero(chosen))
-        return encoded_events(self.connector, pieces, self.registrar)
+        return encoded_events(self.connector, pieces, self.registrar, self._rejected)
 
     def _lead(self, table: EventTable) -> str:
         return scylla_envelope.schema_name_prefix(
@@ -199,6 +203,13 @@ class ScyllaRecords:
             present = np.flatnonzero(selected & rows.is_valid().to_numpy(zero_copy_only=False))
             if len(present):
                 documents.append(Rows(present, rows.take(pa.array(present))))
+        if reason := next(filter(None, (clash(rows.values.type, choices) for rows in documents)), ""):
+            (destination,) = envelope.destinations
+            remedy = "set another publish.unwrap.add_fields_prefix"
+            error = SchemaRejected(f"{reason}, in topic {destination.topic}", remedy=remedy)
+            self._rejected.update(dict.fromkeys(order.tolist(), error))
+            yield Piece(envelope, order)
+            return
         for piece in unwrap(envelope, [Rows(everything, envelope.key)], documents, choices):
             (own,) = piece.envelope.destinations
             if own.value is not envelope.destinations[0].value:

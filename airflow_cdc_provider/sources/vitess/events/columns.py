@@ -17,6 +17,7 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, gather, gath
 from airflow_cdc_provider.formats.base64_text import base64_texts
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.formats.number_texts import decimal_texts, read_floats, read_integers
+from airflow_cdc_provider.formats.products import fits
 from airflow_cdc_provider.sources.vitess import values
 from airflow_cdc_provider.sources.vitess.charsets import decode_column
 from airflow_cdc_provider.sources.vitess.events import values as event_values
@@ -33,6 +34,7 @@ POINT: Final = pa.struct(
     ]
 )
 
+MICROSECONDS: Final = 1_000_000
 _MAX_LONG: Final = 2**63 - 1
 _SRID_BYTES: Final = 4
 _POINT_BYTES: Final = 21
@@ -137,15 +139,18 @@ def dates(nullable: bool, cells: Cells) -> pa.Array:
     return pa.array((micros // DAY_US).astype(np.int32), mask=~valid)
 
 
-def moments(per_second: int, nullable: bool, cells: Cells) -> pa.Array:
+def moments(per_second: int, wraps: bool, nullable: bool, cells: Cells) -> pa.Array:
     """Convert DATETIME to a number since 1970; an invalid one is null, or 0 if the column isn't nullable.
 
     Args:
-        per_second: Units per second. Nanoseconds overflow silently outside of 1677 to 2262, as in Debezium.
+        per_second: Units per second.
+        wraps: Whether nanoseconds outside of 1677 to 2262 are their low 64 bits, as in Debezium, or null.
         nullable: Whether null is allowed.
         cells: The cells.
     """
     micros, valid = _moments(nullable, cells)
+    if not wraps and per_second > MICROSECONDS:
+        valid &= fits(pa.array(micros), per_second // MICROSECONDS).to_numpy(zero_copy_only=False)
     return pa.array(_in_unit(micros, per_second), mask=~valid)
 
 
@@ -243,9 +248,9 @@ def _moments(nullable: bool, cells: Cells) -> tuple[Ints, Flags]:
 
 
 def _in_unit(micros: Ints, per_second: int) -> Ints:
-    if per_second < 1_000_000:
-        return micros // (1_000_000 // per_second)
-    return micros * (per_second // 1_000_000)
+    if per_second < MICROSECONDS:
+        return micros // (MICROSECONDS // per_second)
+    return micros * (per_second // MICROSECONDS)
 
 
 def _last_bytes(cells: Cells) -> tuple[Bytes, Flags]:

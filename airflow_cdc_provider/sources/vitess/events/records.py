@@ -157,6 +157,7 @@ class VitessRecords:
                 vectors=own.vectors,
                 charsets=own.charsets,
                 timestamps=own.timestamps,
+                wraps=self.connector.publish.times_beyond_64_bits == "wrap",
             ),
             include_columns=own.include_columns,
             exclude_columns=own.exclude_columns,

@@ -114,7 +114,8 @@ def table_events(table: EventTable, rows: RowChanges, unread: dict[int, str]) ->
     _fill_in(data, changes, before, after)
     unread_rows = np.zeros(len(rows.starts), np.bool_)
     images = [_image(data, table.columns, values, unread_rows) for values in (before, after)]
-    keys = [_image(data, table.key, values, unread_rows) for values in (before, after)]
+    keyless = pa.nulls(len(unread_rows), pa.struct([]))
+    keys = [_image(data, table.key, v, unread_rows) if table.key else keyless for v in (before, after)]
     for row in np.flatnonzero(unread_rows).tolist():
         reasons.setdefault(row, "a value can't be parsed")
     if reasons:
@@ -173,9 +174,9 @@ def _fill_in(data: Bytes, changes: Changes, before: Values, after: Values) -> No
 
 
 def _image(data: Bytes, columns: Sequence[EventColumn], values: Values, unread_rows: Flags) -> pa.Array:
-    """Convert rows or keys to structs; a struct without columns is null."""
+    """Convert rows or keys to structs."""
     if not columns:
-        return pa.nulls(len(unread_rows), pa.struct([]))
+        return pa.Array.from_buffers(pa.struct([]), len(unread_rows), [None])
     arrays = [c.read(Cells(data, values.starts[c.index], values.ends[c.index], unread_rows)) for c in columns]
     return pa.StructArray.from_arrays(arrays, fields=[c.field.with_nullable(True) for c in columns])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -164,11 +164,13 @@ def _masked(column: EventColumn, table_column: Column, path: str, form: EventFor
     """Apply the first mask that matches a column."""
     for pattern, mask in form.masks:
         if re.fullmatch(pattern, path):
-            is_text = pa.types.is_string(column.field.type)
             kind = table_column.type
             length = kind.sizes[0] if kind.name in ("char", "varchar") and kind.sizes else 0
-            apply = mask_of(mask, path, is_text=is_text, length=length)
-            return column if apply is None else replace(column, read=_then(column.read, apply))
+            found = mask_of(mask, path, column.field, length)
+            if found is None:
+                return column
+            field = _with_parameters(column.field, found.parameters)
+            return replace(column, field=field, read=_then(column.read, found.apply))
     return column
 
 
@@ -188,14 +190,19 @@ def _with_source_type(
     )
     if not is_required:
         return column
-    metadata = dict(column.field.metadata or {})
-    parameters = json.loads(metadata.get(CONNECT_PARAMETERS, b"{}"))
-    parameters[f"{_SOURCE_COLUMN}.type"] = mysql_type
+    parameters = {f"{_SOURCE_COLUMN}.type": mysql_type}
     for name, size in zip(("length", "scale"), table_column.type.sizes, strict=False):
         parameters[f"{_SOURCE_COLUMN}.{name}"] = str(size)
     parameters[f"{_SOURCE_COLUMN}.name"] = table_column.name
+    return replace(column, field=_with_parameters(column.field, parameters))
+
+
+def _with_parameters(field: pa.Field, added: Mapping[str, str]) -> pa.Field:
+    """Add parameters to the schema of a field."""
+    metadata = dict(field.metadata or {})
+    parameters = {**json.loads(metadata.get(CONNECT_PARAMETERS, b"{}")), **added}
     metadata[CONNECT_PARAMETERS] = json.dumps(parameters, ensure_ascii=False).encode()
-    return replace(column, field=column.field.with_metadata(metadata))
+    return field.with_metadata(metadata)
 
 
 def _then(

@@ -90,6 +90,8 @@ class EventTypes:
         vectors: Include VECTOR columns, as ``io.debezium.data.FloatVector``.
         charsets: ``utf8``: decode all text as UTF-8, as Debezium does; ``column``: by the column's charset.
         timestamps: ``text``: as MySQL prints them; ``zoned``: ISO 8601, in UTC.
+        wraps: Nanoseconds beyond 64 bits are their low 64 bits. Otherwise they are null, and all DATETIME
+            columns optional.
     """
 
     temporal: Temporal = "adaptive_time_microseconds"
@@ -103,6 +105,7 @@ class EventTypes:
     vectors: bool = False
     charsets: Literal["utf8", "column"] = "utf8"
     timestamps: Literal["text", "zoned"] = "text"
+    wraps: bool = True
 
 
 @dataclass(frozen=True)
@@ -238,8 +241,9 @@ def _temporal(type_name: str, digits: int, types: EventTypes) -> _EventType:
     name, per_second = _DATETIMES.get(mode, _DATETIMES["microseconds"])
     if mode == "adaptive_time_microseconds" and digits <= _WHOLE_MILLISECONDS:
         name, per_second = f"{_TIME}Timestamp:1", 1000
-    read = partial(columns.moments, per_second)
-    return _EventType(pa.int64(), read, name, nullable=override, by_nullability=True)
+    read = partial(columns.moments, per_second, types.wraps)
+    loses = per_second > columns.MICROSECONDS and not types.wraps
+    return _EventType(pa.int64(), read, name, nullable=override or loses, by_nullability=True)
 
 
 def _members(column: Column, charset: str) -> _EventType:

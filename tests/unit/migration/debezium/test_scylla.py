@@ -233,3 +233,9 @@ def test_debeziums_own_extraction_is_followed_and_leaves_cells_in_the_legacy_for
 def test_other_transforms_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"transforms\.r\.type is not supported"):
         imported({"transforms": "r", "transforms.r.type": "io.debezium.transforms.ContentBasedRouter"})
+
+
+def test_a_topic_naming_strategy_that_the_connector_does_not_read_has_no_effect() -> None:
+    found = imported({"topic.naming.strategy": "io.debezium.schema.SchemaTopicNamingStrategy"})
+    assert found.connector.publish.topic_naming == ""
+    assert "ScyllaDB's connector doesn't read it" in "".join(found.notes)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_cdc_provider import __version__
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
+from airflow_cdc_provider.sources.cassandra.events.envelope import split_path
 from airflow_cdc_provider.sources.registry import source_plugin
-from tests.unit.sources.cassandra.events.cassandra_recordings import FIXTURES, NOW_NS, printed, values
+from tests.unit.sources.cassandra.events.cassandra_recordings import FIXTURES, FOLDER, NOW_NS, printed, values
 
 
 def ops(**publish: Any) -> str:
@@ -177,6 +182,39 @@ def test_a_field_of_a_user_defined_type_is_left_out_alone() -> None:
     assert part["l"] == whole["l"]
     with pytest.raises(ConfigurationError, match=r"excluded field a\.zap doesn't exist"):
         first(exclude_columns=["shop_f.nested.a.zap"])
+
+
+def with_statement(folder: Path, statement: str) -> Path:
+    """Copy a recording whose schema has one more statement."""
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    schema = folder / "schema.cql"
+    schema.write_text(f"{schema.read_text()}\n{statement};\n")
+    return folder
+
+
+def test_a_dropped_column_may_be_excluded_and_converted(tmp_path: Path) -> None:
+    folder = with_statement(tmp_path, "ALTER TABLE shop_e.colls DROP m")
+    scales = {"type": f"{__name__}:times", "columns": r"shop_e\.colls\.m", "factor": 2}
+
+    events = printed(
+        folder=folder, exclude_columns=["shop_e.colls.m"], cassandra={"converters": {"scales": scales}}
+    )
+
+    assert {event["topic"] for event in events} == {event["topic"] for event in printed()}
+    assert not any("m" in value["after"] for value in values(events) if value["source"]["table"] == "colls")
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "a.b", "a.b.c", "b.c"]), unique=True), st.sampled_from(["a", "a.b"])
+)
+def test_excluded_columns_and_fields_may_have_dots(fields: list[str], column: str) -> None:
+    names = [column, "d"]
+    for field in ["", *fields]:
+        found = split_path(f"{column}{'.' if field else ''}{field}".split("."), names)
+        assert found[0] == column
+        assert ".".join(found[1:]) == field
+        if field:
+            assert split_path(found[1:], fields)[0] == field
 
 
 @pytest.mark.parametrize(

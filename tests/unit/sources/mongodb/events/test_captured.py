@@ -163,6 +163,22 @@ def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
         printed(connector_of("u_default", **both), Recording(clash, "", NOW_NS))
 
 
+@pytest.mark.parametrize("value", ["avro", "protobuf"])
+def test_databases_and_collections_may_begin_with_digits_and_have_dots(tmp_path: Path, value: str) -> None:
+    names = [
+        ("2024", "c"),
+        ("shop", "1c"),
+        ("shop", "c.2d"),
+        ("shop", "c..d"),
+        ("google", "c."),
+        ("shop", "٣"),
+    ]
+    events = [change(ns={"db": db, "coll": name}) for db, name in names]
+    for adjustment in ("auto", "avro_unicode"):
+        found = published(tmp_path, events, {"key": value, "value": value, "schema_names": adjustment})
+        assert len({record["topic"] for record in found}) == len(names)
+
+
 @pytest.mark.covers("MDB-EVT-23")
 def test_collections_that_would_share_a_schema_are_refused_with_avros_names(tmp_path: Path) -> None:
     events = [change(ns={"db": "shop", "coll": name}) for name in ("a-b", "a c", "a_b")]
@@ -519,6 +535,53 @@ def test_an_outbox_has_its_own_fields_and_names(tmp_path: Path) -> None:
     update = change(ns=outbox, operationType="update", fullDocument=document)
     with pytest.raises(ConfigurationError, match="documents of an outbox were updated"):
         published(tmp_path, [update], {"outbox": {"enabled": True, "updates": "fatal"}})
+
+
+def reported(
+    folder: Path, documents: list[dict[str, Any]], publish: dict[str, Any]
+) -> tuple[list[Any], list[str]]:
+    """Publish inserted documents; return values, and the reasons of those that have no record."""
+    file = folder / "stream.bson"
+    file.write_bytes(b"".join(change(fullDocument=one, documentKey={"_id": one["_id"]}) for one in documents))
+    connector = Connector.from_dict(
+        {"name": "shop", "source": {"type": "mongodb"}, "publish": {"headers": False, **publish}}
+    )
+    skipped = SkippedRecords(strict=False)
+    found = [r["value"] for r in printed(connector, Recording(file, "", NOW_NS), skipped)]
+    return found, [text.rpartition("byte ")[2].partition(": ")[2] for text in skipped.undecodable]
+
+
+@pytest.mark.parametrize(
+    ("document", "unwrap", "twice"),
+    [
+        ({"a": {"b": 1}, "a_b": 2}, {"flatten": True}, "a_b"),
+        ({"a": {"b": {"c": 1}}, "a.b": {"c": 2}}, {"flatten": True, "delimiter": "."}, "a.b.c"),
+        ({"__op": "mine"}, {"add_fields": ["op"]}, "__op"),
+        ({"x": {"y": 1}}, {"flatten": True, "add_fields": ["op:y"], "add_fields_prefix": "x_"}, "x_y"),
+        ({"__deleted": "mine"}, {"deletes": "rewrite"}, "__deleted"),
+    ],
+)
+def test_no_field_of_an_unwrapped_document_replaces_another(
+    tmp_path: Path, document: dict[str, Any], unwrap: dict[str, Any], twice: str
+) -> None:
+    documents = [{"_id": 1, **document}, {"_id": 2, "plain": 1}]
+
+    values, reasons = reported(tmp_path, documents, {"unwrap": {"enabled": True, **unwrap}})
+
+    assert [json.loads(value)["_id"] for value in values] == [2]
+    assert reasons == [f"two fields of the row would be named {twice!r}, when flattened or added"]
+
+
+@pytest.mark.parametrize("partition", [2**31, -1, 2**62, -(2**63)])
+def test_an_outbox_row_with_no_partition_fails_alone(tmp_path: Path, partition: int) -> None:
+    row = {"aggregatetype": "T", "aggregateid": 1, "payload": "p", "part": 2**31 - 1}
+    documents = [{"_id": 1, **row, "part": bson.Int64(partition)}, {"_id": 2, **row}]
+
+    values, reasons = reported(
+        tmp_path, documents, {"outbox": {"enabled": True, "additional": ["part:partition"]}}
+    )
+
+    assert (values, reasons) == (['"p"'], ["part of the outbox row is no partition"])
 
 
 @pytest.mark.covers("MDB-TX-06", "MDB-XD-26")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, SetWhole, Update
 from server_kit.scylla.tables import Preimage
@@ -20,6 +20,7 @@ from tests.unit.sources.scylla.events.logged_changes import (
     UPDATE,
     connector,
     logged,
+    made,
     records,
 )
 from tests.unit.sources.scylla.logged import STREAM
@@ -120,3 +121,14 @@ def test_skipped_operations_are_left_out_and_counted() -> None:
 def test_choices_that_say_nothing_are_refused(publish: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         connector(**publish)
+
+
+def test_rows_in_which_an_added_field_would_replace_a_column_become_dead_letters() -> None:
+    unwrap = {"enabled": True, "add_fields": ["op:qty"], "add_fields_prefix": ""}
+    given = logged(INSERT, UPDATE)
+
+    with pytest.raises(SchemaRejected, match=r"would be named 'qty'.*in topic my\.shop\.item"):
+        records(given, unwrap=unwrap)
+
+    kafka = {"connection": "kafka", "on_record_error": "dead_letters"}
+    assert all("named 'qty'" in row["fault"] for row in made(given, unwrap=unwrap, kafka=kafka))

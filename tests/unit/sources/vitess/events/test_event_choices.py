@@ -161,7 +161,67 @@ def test_columns_are_truncated_masked_and_hashed_only_in_values(tmp_path: Path) 
 
     digest = hashlib.sha256(b"saltsecret").hexdigest()
     assert event["key"] == {"id": "k"}
-    assert event["value"]["after"] == {"id": "***", "a": "äö", "b": None, "c": digest[:9]}
+    assert event["value"]["after"] == {"id": "***", "a": "äö", "b": "***", "c": digest[:9]}
+
+
+@pytest.mark.parametrize("flags", [0, NOT_NULL])
+def test_nanoseconds_beyond_64_bits_are_null_if_they_must_not_wrap(tmp_path: Path, flags: int) -> None:
+    texts = (
+        "9999-12-31 23:59:59",
+        "2262-04-11 23:47:16.854775",
+        "2262-04-11 23:47:16.854776",
+        "1000-01-01 00:00:00",
+    )
+    stream = Stream().fields("t", ID, column("at", "DATETIME", "datetime(6)", flags))
+    for number, text in enumerate(texts):
+        stream.change("t", None, (str(number).encode(), text.encode()))
+    vitess = {"temporal": "nanoseconds"}
+
+    wrapped, exact = (
+        [row["at"] for row in after(found) if row]
+        for found in (
+            events_of(stream, tmp_path, vitess=vitess),
+            events_of(stream, tmp_path, vitess=vitess, times_beyond_64_bits="null"),
+        )
+    )
+
+    assert exact == [None, 9223372036854775000, None, None]
+    assert (wrapped[1], None in wrapped) == (exact[1], False)
+
+
+def test_masks_are_in_schemas_and_truncate_bytes_as_debezium_does_it(tmp_path: Path) -> None:
+    stream = Stream().fields("t", ID, NAME, column("data", "BLOB", "blob"))
+    stream.change("t", None, (b"1", b"n", b"\xff\xfe\xfd")).change("t", None, (b"2", None, None))
+    masks = {r"shop\.t\.name": "mask:2", r"shop\.t\.data": "truncate:1"}
+    types = {"source_types_of_columns": [".*"]}
+
+    first, second = events_of(stream, tmp_path, schemas=True, vitess={"masks": masks, **types})
+
+    assert first["value"]["payload"]["after"] == {"id": 1, "name": "**", "data": "/w=="}
+    assert second["value"]["payload"]["after"] == {"id": 2, "name": "**", "data": None}
+    after = next(one for one in first["value"]["schema"]["fields"] if one["field"] == "after")
+    parameters = [one["parameters"] for one in after["fields"]]
+    assert [one.get("masked") or one.get("truncateLength") for one in parameters] == [None, "true", "1"]
+    assert parameters[1]["__debezium.source.column.length"] == "20"
+
+
+@pytest.mark.parametrize("value", ["json", "avro", "protobuf"])
+def test_a_row_without_columns_is_empty_and_not_missing(tmp_path: Path, value: str) -> None:
+    stream = Stream().fields("t", ID, NAME).change("t", None, (b"1", b"n")).change("t", (b"1", b"n"), None)
+    options = {"publish": {"headers": False, "value": value, "vitess": {"include_columns": ["no.such"]}}}
+    source = {"type": "vitess", "keyspace": "shop"}
+    connector = Connector.from_dict({"name": "cdc", "source": source, **options})
+
+    created, deleted, tombstone = records(connector, stream.write(tmp_path / "made.vstream"))
+
+    assert [r["key"] for r in (created, deleted, tombstone)] == ['{"id":1}'] * 3
+    if value == "json":
+        rows = [json.loads(r["value"]) for r in (created, deleted)]
+        assert [(row["before"], row["after"]) for row in rows] == [(None, {}), ({}, None)]
+    else:
+        starts = [base64.b64decode(r["value"])[:2] for r in (created, deleted)]
+        # Avro: no row before, then a row; Protobuf: field 2, of no bytes, and field 1.
+        assert starts == ([b"\0\2", b"\2\0"] if value == "avro" else [b"\x12\0", b"\x0a\0"])
 
 
 def test_a_mask_of_a_column_without_text_is_rejected(tmp_path: Path) -> None:
