@@ -272,7 +272,8 @@ def test_a_declaration_with_templates_is_read_when_the_task_runs() -> None:
     assert [outlet.name for outlet in task.outlets] == ["cdc/shop/changes", "cdc/shop/mirrors"]
     with DAG("shop", schedule=None):
         output = CdcSyncOperator(task_id="first", connector=DECLARATION).output
-        for number, unknown in enumerate(({**named, "name": GIVEN}, "{% if a %}a.yaml{% endif %}", output)):
+        later: list[Any] = [{**named, "name": GIVEN}, "{% if a %}a.yaml{% endif %}", output]
+        for number, unknown in enumerate(later):
             assert CdcSyncOperator(task_id=f"sync{number}", connector=unknown).outlets == []
             assert CdcSnapshotSensor(task_id=f"sensor{number}", connector=unknown).inlets == []
     with pytest.raises(ConfigurationError, match="max_tables"):
