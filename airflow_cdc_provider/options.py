@@ -7,8 +7,11 @@ the nearest known name. The module imports little on purpose: Airflow imports it
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import difflib
+import json
 import os
 import types
 import typing
@@ -25,14 +28,44 @@ _LONGEST_SECONDS: Final = 100 * 366 * 86_400
 
 
 NATIVE: Final = (
-    "in a DAG with render_template_as_native_obj=True a rendered text that looks like a Python literal "
-    "becomes its value: set it to False"
+    "with render_template_as_native_obj=True a template of one expression gives its value, such as a list, "
+    "not a text"
 )
 """Explains where a value may come from that is no text."""
 
 
-class RenderedNumber(int):
-    """A number that the text of a template became; where a string is declared it is that text."""
+class Rendered(str):
+    """What a template became: its text; where no text is declared, the value of that text.
+
+    Args:
+        text: The text.
+        value: The value of the template's only expression, if it isn't a text itself.
+    """
+
+    value: Any
+
+    def __new__(cls, text: str, value: Any = None) -> Rendered:
+        """Keep both."""
+        rendered = super().__new__(cls, text)
+        rendered.value = text if value is None else value
+        return rendered
+
+
+def value_of(text: str) -> Any:
+    """Return the value that a text is the JSON or Python notation of; the text itself if it is none."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(text)
+    return text
+
+
+def unwrapped(value: Any) -> Any:
+    """Return plain data with what each template in it gave: a text stays one."""
+    if isinstance(value, Rendered):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: unwrapped(member) for name, member in value.items()}
+    return [unwrapped(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 def option(
@@ -143,7 +176,7 @@ def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> 
 
 
 def from_environment(hint: Any, value: object, path: str) -> object:
-    """Return an option's value; for ``${env:NAME}`` the value of that environment variable.
+    """Return an option's value; for ``${env:NAME}`` the value of that variable, for a template its value.
 
     Args:
         hint: The option's type. The variable of a string option is used verbatim, any other is parsed as
@@ -154,9 +187,12 @@ def from_environment(hint: Any, value: object, path: str) -> object:
     Raises:
         ConfigurationError: The variable is not set, or is not valid YAML.
     """
+    is_text = _is_text(hint)
     variable = environment_variable(value) if isinstance(value, str) else ""
     if not variable:
-        return value
+        if not isinstance(value, Rendered) or hint in (Any, object):
+            return value
+        return str(value) if is_text else value_of(value)
     text = os.environ.get(variable)
     if text is None:
         raise ConfigurationError(
@@ -164,7 +200,7 @@ def from_environment(hint: Any, value: object, path: str) -> object:
             expected=variable,
             remedy="set it wherever the declaration is loaded: Airflow workers, DAG processor, CLI",
         )
-    if hint is str or (typing.get_origin(hint) is typing.Literal and not _is_number(typing.get_args(hint))):
+    if is_text:
         return text
     import yaml
 
@@ -178,8 +214,11 @@ def from_environment(hint: Any, value: object, path: str) -> object:
         ) from None
 
 
-def _is_number(choices: Sequence[object]) -> bool:
-    return not all(isinstance(choice, str) for choice in choices)
+def _is_text(hint: Any) -> bool:
+    members = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return all(isinstance(choice, str) for choice in members)
+    return hint is str or (str in members and type(None) in members)
 
 
 def to_plain(options: object) -> Any:
@@ -260,14 +299,14 @@ def _value(hint: Any, value: object, path: str) -> Any:
             )
         member = (typing.get_args(hint) or (str, object))[1]
         return {str(k): _member(member, v, _join(path, str(k))) for k, v in value.items()}
-    if hint in (Any, object):
-        return value
-    return _scalar(hint, value, path)
+    if hint is Any:
+        return unwrapped(value)
+    return value if hint is object else _scalar(hint, value, path)
 
 
 def _member(hint: Any, value: object, path: str) -> Any:
     if hint in (Any, object):  # untyped: its reader validates it
-        return value
+        return _value(hint, value, path)
     return _value(hint, from_environment(hint, value, path), path)
 
 
@@ -277,8 +316,6 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 def _scalar(hint: Any, value: object, path: str) -> object:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint is str and isinstance(value, RenderedNumber):
-        return str(value)
     if hint is int and isinstance(value, bool):
         pass
     elif isinstance(value, hint):

@@ -48,6 +48,7 @@ from airflow_cdc_provider.options import (
     option,
     parse,
     to_plain,
+    value_of,
     without_literal_secrets,
 )
 from airflow_cdc_provider.sources.plugin import SourceOptions
@@ -400,7 +401,7 @@ def _safe(name: str) -> str:
 @dataclass(frozen=True)
 class _Declaration:
     name: str = option("Name of the connector", check=_name)
-    source: Mapping[str, Any] = option("Type and options of the source")
+    source: Mapping[str, object] = option("Type and options of the source")
     tables: tuple[str, ...] = option(
         "Anchored regular expressions of tables to capture; materialized views of Cassandra only by full "
         "name",
@@ -439,7 +440,7 @@ def load_connector(path: str | Path) -> Connector:
 
 
 ConnectorLike = Connector | Mapping[str, Any] | str
-"""A connector, its declaration as a mapping, or the path of its YAML file."""
+"""A connector, its declaration as a mapping or the JSON of one, or the path of its YAML file."""
 
 
 def to_connector(declaration: ConnectorLike) -> Connector:
@@ -450,6 +451,8 @@ def to_connector(declaration: ConnectorLike) -> Connector:
     """
     if isinstance(declaration, Connector):
         return declaration
-    if isinstance(declaration, str):
-        return load_connector(declaration)
-    return Connector.from_dict(declaration)
+    if not isinstance(declaration, str):
+        return Connector.from_dict(declaration)
+    if declaration.lstrip().startswith("{"):
+        return Connector.from_dict(value_of(declaration))
+    return load_connector(declaration)

@@ -12,13 +12,13 @@ from airflow_cdc_provider.connector.declaration import ConnectorLike
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.tasks.failures import for_airflow
-from airflow_cdc_provider.tasks.parameters import NativeRendering
+from airflow_cdc_provider.tasks.parameters import TemplatedTask
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 
-class ConnectorOperator(NativeRendering, BaseOperator):
+class ConnectorOperator(TemplatedTask, BaseOperator):
     """Links the task to the connector's assets, and maps errors to Airflow's."""
 
     template_fields: Sequence[str] = ("connector",)

@@ -38,7 +38,7 @@ from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
 from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.tasks.notifications import following_notifications
-from airflow_cdc_provider.tasks.parameters import NativeRendering, to_tables
+from airflow_cdc_provider.tasks.parameters import TemplatedTask, known_name, to_mapping, to_tables
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from airflow_cdc_provider.tasks.snapshot_rows import following_rows
 from airflow_cdc_provider.tasks.spark_process import (
@@ -63,7 +63,7 @@ _NOTIFICATIONS_KEY: Final = "notifications"
 """XCom key of the notifications that a job sent to channel ``airflow``."""
 
 
-class SparkStageOperator(NativeRendering, SparkSubmitOperator):
+class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
     """Runs one stage of a connector.
 
     Args:
@@ -112,9 +112,9 @@ class SparkStageOperator(NativeRendering, SparkSubmitOperator):
         application: str | None = None,
         **kwargs: Any,
     ) -> None:
-        declared = _parse_unless_templated(connector)
-        if declared is not None:
-            for side, assets in self._assets(declared).items():
+        known = known_name(connector)
+        if known is not None:
+            for side, assets in self._assets(known).items():
                 kwargs[side] = [*(kwargs.get(side) or ()), *assets]
         super().__init__(conn_id=spark_conn_id, jars=jars, **kwargs)
         # Without a value they stay None, which the page of rendered templates omits.
@@ -334,6 +334,9 @@ class SparkStageOperator(NativeRendering, SparkSubmitOperator):
         self.env_vars = variables
 
     def _check_spark(self) -> None:
+        for name in ("conf", "env_vars"):
+            given = to_mapping(name, getattr(self, name)) or {}
+            setattr(self, name, {key: str(value) for key, value in given.items()})
         try:
             self._spark_connection = BaseHook.get_connection(self.spark_conn_id)
         except AirflowNotFoundException as error:
@@ -394,16 +397,9 @@ class SparkStageOperator(NativeRendering, SparkSubmitOperator):
         )
 
     @classmethod
-    def _assets(cls, connector: Connector) -> dict[str, list[Any]]:
+    def _assets(cls, connector: str) -> dict[str, list[Any]]:
         changes = [changes_asset(connector)]
         mirrors = [mirrors_alias(connector)] if cls.changes_mirrors else []
         if cls.captures:
             return {"inlets": [], "outlets": [*changes, *mirrors]}
         return {"inlets": changes, "outlets": mirrors}
-
-
-def _parse_unless_templated(connector: ConnectorLike) -> Connector | None:
-    """Return the connector if it can be read when the DAG is parsed; None if its path is a template."""
-    if isinstance(connector, str) and "{{" in connector:
-        return None
-    return to_connector(connector)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.spec import NEXT, JobResult
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
-from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number, to_tables
+from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_integer, to_mapping, to_tables
 from airflow_cdc_provider.tasks.summary import few_differences
 
 _ACTIONS: Final = ("show", "set", "reset", "forget", "adopt", "publish")
@@ -217,12 +217,12 @@ class CdcOffsetsOperator(SparkStageOperator):
         if action == "publish":
             if self.batch == NEXT:
                 return {"action": action, "batch": NEXT}
-            batch = to_number("batch", self.batch)
+            batch = to_integer("batch", self.batch)
             if batch is None:
                 raise ConfigurationError(
                     "there is no batch to publish from", expected=f"batch with its number, or {NEXT}"
                 )
-            return {"action": action, "batch": int(batch)}
+            return {"action": action, "batch": batch}
         if action != "set":
             return {"action": action}
         offset = to_mapping("offset", self.offset)

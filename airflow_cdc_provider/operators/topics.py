@@ -20,7 +20,7 @@ from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.operators._create_topics import create_missing
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
-from airflow_cdc_provider.tasks.parameters import to_mapping, to_number
+from airflow_cdc_provider.tasks.parameters import to_integer, to_mapping
 from airflow_cdc_provider.tasks.summary import few_differences
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class CdcReplayOperator(SparkStageOperator):
 
     def options(self) -> Mapping[str, Any]:
         """Return the range, the prefix and the request's id."""
-        numbers = {name: to_number(name, getattr(self, name)) for name in ("first_batch", "last_batch")}
-        chosen = {name: int(number) for name, number in numbers.items() if number is not None}
+        numbers = {name: to_integer(name, getattr(self, name)) for name in ("first_batch", "last_batch")}
+        chosen = {name: number for name, number in numbers.items() if number is not None}
         texts = {name: getattr(self, name) for name in ("since", "until", "topic_prefix", "request")}
         return {**chosen, **{name: str(text) for name, text in texts.items() if text and text != "None"}}
 

@@ -19,6 +19,7 @@ from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
+from airflow_cdc_provider.tasks.parameters import to_integer, to_number
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
 
 if TYPE_CHECKING:
@@ -121,20 +122,20 @@ class CdcRawSpaceSensor(ObservingSensor):
                 "the cdc_raw folder is missing",
                 expected="cdc_raw, or cassandra_yaml with cdc_raw_directory",
             )
-        limits = ("max_used_ratio", "max_used_bytes", "min_seconds_to_full", "max_unread_seconds")
-        if all(getattr(self, limit) is None for limit in limits):
-            raise ConfigurationError("no limit is set", expected=" or ".join(limits))
+        limits = ("max_used_ratio", "min_seconds_to_full", "max_unread_seconds")
+        most = {limit: to_number(limit, getattr(self, limit)) for limit in limits}
+        size = to_integer("max_used_bytes", self.max_used_bytes)
+        if {size, *most.values()} == {None}:
+            raise ConfigurationError("no limit is set", expected=" or ".join([*limits, "max_used_bytes"]))
         connector = None if self.connector is None else to_connector(self.connector)
-        if connector is None and self.max_unread_seconds is not None:
+        if connector is None and most["max_unread_seconds"] is not None:
             raise ConfigurationError("max_unread_seconds needs the offset of capture", expected="connector")
         declared = options_of(connector, CassandraOptions).node if connector else ""
         return CdcRawSpaceTrigger(
             cdc_raw=folder,
             total_space_bytes=total,
-            max_used_ratio=None if self.max_used_ratio is None else float(self.max_used_ratio),
-            max_used_bytes=None if self.max_used_bytes is None else int(self.max_used_bytes),
-            min_seconds_to_full=None if self.min_seconds_to_full is None else float(self.min_seconds_to_full),
-            max_unread_seconds=None if self.max_unread_seconds is None else float(self.max_unread_seconds),
+            max_used_bytes=size,
+            **most,
             connector=connector.name if connector else "",
             node=self.host_id or declared,
             poll_seconds=max(self.poke_interval, at_least),

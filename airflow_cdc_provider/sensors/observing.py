@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
-from airflow_cdc_provider.tasks.parameters import NativeRendering
+from airflow_cdc_provider.tasks.parameters import TemplatedTask
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.triggers.observing import Given, ObservingTrigger
 
 
-class ObservingSensor(NativeRendering, BaseSensorOperator):
+class ObservingSensor(TemplatedTask, BaseSensorOperator):
     """Waits with an :class:`~airflow_cdc_provider.triggers.observing.ObservingTrigger`.
 
     Args:

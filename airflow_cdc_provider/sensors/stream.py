@@ -12,6 +12,7 @@ from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connect
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
+from airflow_cdc_provider.tasks.parameters import to_number
 from airflow_cdc_provider.tasks.work_folder import stream_folder
 
 if TYPE_CHECKING:
@@ -63,12 +64,11 @@ class CdcStreamHealthSensor(ObservingSensor):
         from airflow_cdc_provider.triggers.stream import StreamHealthTrigger
 
         until = None
-        if self.watch_seconds is not None:
+        seconds = to_number("watch_seconds", self.watch_seconds)
+        if seconds is not None:
             instance: Any = context["ti"]
             first = instance.get_first_reschedule_date(context) if self.reschedule else None
-            until = (first or instance.start_date or datetime.now(UTC)).timestamp() + float(
-                self.watch_seconds
-            )
+            until = (first or instance.start_date or datetime.now(UTC)).timestamp() + seconds
         return StreamHealthTrigger(
             folder=str(stream_folder(self.work_folder, to_connector(self.connector).name).path),
             heartbeat_timeout_seconds=self.heartbeat_timeout_seconds,

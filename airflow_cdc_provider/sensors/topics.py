@@ -12,7 +12,7 @@ from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connect
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
-from airflow_cdc_provider.tasks.parameters import to_number, to_tables
+from airflow_cdc_provider.tasks.parameters import to_integer, to_tables
 from airflow_cdc_provider.tasks.state import stored, with_state
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class CdcConsumerLagSensor(_TopicSensor):
             topics=chosen or (topics_of_prefix(connector.topic_prefix, publish.topic_delimiter),),
             every_topic=bool(chosen),
             without=() if chosen else (own,),
-            max_lag=int(to_number("max_lag", self.max_lag) or 0),
+            max_lag=to_integer("max_lag", self.max_lag) or 0,
             wait_for_first_commit=self.wait_for_first_commit,
             **self.trigger_arguments(connector),
         )

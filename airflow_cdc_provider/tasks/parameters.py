@@ -2,80 +2,89 @@
 
 from __future__ import annotations
 
-import ast
-import json
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.options import NATIVE, RenderedNumber
+from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.options import NATIVE, Rendered, unwrapped, value_of
+from airflow_cdc_provider.tasks.failures import for_airflow
 
-_TEXTS: Final = frozenset(
-    {
-        "action",
-        "application",
-        "archive",
-        "cassandra_yaml",
-        "group_id",
-        "host_id",
-        "jars",
-        "kafka_conn_id",
-        "landing",
-        "mode",
-        "mongo_conn_id",
-        "name",
-        "origin",
-        "request",
-        "scylla_conn_id",
-        "signal",
-        "signal_id",
-        "since",
-        "source_conn_id",
-        "topic_prefix",
-        "until",
-        "vitess_conn_id",
-        "work_folder",
-    }
-)
-"""Template fields that are declared as text."""
+_MARKS = ("{{", "{%", "{#")
 
 
-class NativeRendering:
-    """Keeps texts in DAGs with ``render_template_as_native_obj``, where a text ``2024`` becomes a number.
+class TemplatedTask:
+    """Renders a template to its text, with ``render_template_as_native_obj`` too: a text ``2024`` stays one.
 
-    A text without a template stays as it is. An integer that a template's text became is that text again
-    where text is declared; for other values the error names the flag. A base of operators and sensors.
+    With that flag Airflow takes each text for a Python literal. Here only an expression that isn't a text
+    gives a value that isn't one; where text is declared, its text. A base of operators and sensors.
     """
 
     def render_template(self, content: Any, *arguments: Any, **named: Any) -> Any:
         """Render a template, or the templates in a collection."""
-        is_text = isinstance(content, str)
-        if is_text and not any(mark in content for mark in ("{{", "{%", "{#")):
-            return content
         airflow: Any = super()
         value = airflow.render_template(content, *arguments, **named)
-        return RenderedNumber(value) if is_text and type(value) is int else value
+        return content if isinstance(value, Rendered) and value == content else value
 
-    def _do_render_template_fields(self, parent: Any, template_fields: Iterable[str], *more: Any) -> None:
+    def _render(self, template: Any, context: Any, dag: Any = None) -> Any:
         airflow: Any = super()
-        airflow._do_render_template_fields(parent, template_fields, *more)
-        for name in _TEXTS.intersection(template_fields) if parent is self else ():
-            setattr(self, name, _to_text(name, getattr(self, name)))
+        if not self._should_render_native(dag or self.get_dag()):  # type: ignore[attr-defined]  # of Airflow's
+            return Rendered(airflow._render(template, context, dag))
+        nodes = list(template.generate(context))
+        value = nodes[0] if len(nodes) == 1 else "".join(map(str, nodes))
+        return Rendered(str(value), value) if isinstance(value, (str, bool, int, float)) else value
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], *more: Any, **named: Any
+    ) -> None:
+        airflow: Any = super()
+        airflow._do_render_template_fields(parent, template_fields, *more, **named)
+        try:
+            for name in _texts(type(self)).intersection(template_fields) if parent is self else ():
+                setattr(self, name, _to_text(name, getattr(self, name)))
+        except CdcError as error:
+            raise for_airflow(error) from None
+
+
+def _texts(task: type) -> frozenset[str]:
+    """Return the arguments that a class of operators or sensors, or a base of it, declares as text."""
+    declared: dict[str, Any] = {}
+    for base in reversed(task.__mro__[:-1]):
+        declared |= {name: given.annotation for name, given in inspect.signature(base).parameters.items()}
+    return frozenset(name for name, hint in declared.items() if hint in ("str", "str | None"))
 
 
 def _to_text(name: str, value: Any) -> Any:
-    """Return a text or a time unchanged, and an integer as its text."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, (bool, float, list, tuple, dict)):
-        from airflow_cdc_provider.tasks.failures import for_airflow
-
-        raise for_airflow(
-            ConfigurationError(
-                f"invalid value for {name}", expected="text", found=repr(value)[:80], remedy=NATIVE
-            )
+    """Return the text of a value, as without ``render_template_as_native_obj``; None if there is none."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        raise ConfigurationError(
+            f"invalid value for {name}", expected="text", found=repr(value)[:80], remedy=NATIVE
         )
-    return value
+    return None if value is None else str(value)
+
+
+def has_template(value: Any) -> bool:
+    """Return whether an argument, or a part of it, is known only when the task runs."""
+    if isinstance(value, str):
+        return any(mark in value for mark in _MARKS)
+    if isinstance(value, Mapping):
+        return any(map(has_template, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_template, value))
+    return callable(value) or hasattr(value, "resolve")
+
+
+def known_name(connector: ConnectorLike) -> str | None:
+    """Return the name of a connector if it is known when the DAG is parsed.
+
+    Raises:
+        ConfigurationError: The declaration has no template, and is invalid.
+    """
+    if not has_template(connector):
+        return to_connector(connector).name
+    name = connector.get("name") if isinstance(connector, Mapping) else None
+    return name if isinstance(name, str) and not has_template(name) else None
 
 
 def to_tables(tables: Sequence[str] | str | None) -> tuple[str, ...]:
@@ -84,22 +93,21 @@ def to_tables(tables: Sequence[str] | str | None) -> tuple[str, ...]:
     Raises:
         ConfigurationError: The text is neither a list nor comma-separated names.
     """
-    if isinstance(tables, Iterable) and not isinstance(tables, (str, Mapping)):
-        return tuple(map(str, tables))
-    if not isinstance(tables, (str, RenderedNumber, type(None))):
-        raise ConfigurationError(
-            "invalid value for tables", expected="a list of names", found=repr(tables)[:80], remedy=NATIVE
-        )
-    text = "" if tables is None else str(tables).strip()
-    if not text.startswith("["):
-        return tuple(name.strip() for name in text.split(",") if name.strip())
-    try:
-        names = ast.literal_eval(text)
-    except (ValueError, SyntaxError) as error:
-        raise ConfigurationError(
-            "invalid value for tables", expected="a list of names", found=text[:80]
-        ) from error
-    return tuple(map(str, names))
+    names: Any = tables
+    if names is None or isinstance(names, str):
+        text = (names or "").strip()
+        names = value_of(text) if text.startswith("[") else text.split(",")
+        names = () if text == "None" else names
+    if isinstance(names, (str, Mapping)) or not isinstance(names, Iterable):
+        found: Any = names
+    else:
+        names = tuple(names)
+        if all(type(name) in (str, int, Rendered) for name in names):
+            return tuple(filter(None, (str(name).strip() for name in names)))
+        found = next(name for name in names if type(name) not in (str, int, Rendered))
+    raise ConfigurationError(
+        "invalid value for tables", expected="a list of names", found=repr(found)[:80], remedy=NATIVE
+    )
 
 
 def to_mapping(name: str, value: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
@@ -110,21 +118,12 @@ def to_mapping(name: str, value: Mapping[str, Any] | str | None) -> dict[str, An
     """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None", "null")):
         return None
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            try:
-                value = ast.literal_eval(str(value))
-            except (ValueError, SyntaxError) as error:
-                raise ConfigurationError(
-                    f"invalid value for {name}", expected="a JSON object", found=str(value)[:80]
-                ) from error
-    if not isinstance(value, Mapping):
+    found = value_of(value) if isinstance(value, str) else value
+    if not isinstance(found, Mapping):
         raise ConfigurationError(
-            f"invalid value for {name}", expected="a JSON object", found=type(value).__name__, remedy=NATIVE
+            f"invalid value for {name}", expected="a JSON object", found=repr(value)[:80], remedy=NATIVE
         )
-    return dict(value)
+    return dict(unwrapped(found))
 
 
 def to_flag(name: str, value: bool | str) -> bool:
@@ -145,10 +144,11 @@ def to_number(name: str, value: float | str | None) -> float | None:
     Raises:
         ConfigurationError: The value is not a number, or negative.
     """
-    if value is None or str(value).strip() in ("", "None"):
+    text = str(value).strip()
+    if text in ("", "None"):
         return None
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
@@ -156,6 +156,20 @@ def to_number(name: str, value: float | str | None) -> float | None:
             f"invalid value for {name}", expected="a number, 0 or more", found=repr(value)
         )
     return number
+
+
+def to_integer(name: str, value: float | str | None) -> int | None:
+    """Return an integer, which may be given as a rendered template's text; None if empty.
+
+    Raises:
+        ConfigurationError: The value is not an integer, or negative.
+    """
+    number = to_number(name, value)
+    if number is not None and not number.is_integer():
+        raise ConfigurationError(
+            f"invalid value for {name}", expected="an integer, 0 or more", found=repr(value)
+        )
+    return None if number is None else int(number)
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> str:

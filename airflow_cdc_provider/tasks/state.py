@@ -27,8 +27,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.assets import changes_asset
-from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
+from airflow_cdc_provider.connector.declaration import ConnectorLike
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.tasks.parameters import known_name
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -292,7 +293,7 @@ def _set(store: Any, key: str, value: dict[str, Any]) -> None:
 
 def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Add the connector's changes asset to a task's inlets: its state store has the stored offset."""
-    if isinstance(connector, str) and "{{" in connector:
+    known = known_name(connector)
+    if known is None:
         return kwargs
-    inlets = [*(kwargs.get("inlets") or ()), changes_asset(to_connector(connector))]
-    return {**kwargs, "inlets": inlets}
+    return {**kwargs, "inlets": [*(kwargs.get("inlets") or ()), changes_asset(known)]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.options import RenderedNumber, option, parse
+from airflow_cdc_provider.options import Rendered, option, parse
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def test_a_hundred_years_are_a_time_and_other_numbers_have_no_such_limit() -> No
     assert parse(Waits, values) == Waits(pause_seconds=3_162_240_000.0, rate=1e300)
 
 
-def test_only_a_number_that_was_a_templates_text_is_a_text() -> None:
-    assert parse(Waits, {"name": RenderedNumber(2024)}).name == "2024"
+def test_only_a_number_that_a_template_gave_is_a_text() -> None:
+    assert parse(Waits, {"name": Rendered("2024", 2024)}).name == "2024"
     with pytest.raises(ConfigurationError, match="expected a string, found 2024"):
         parse(Waits, {"name": 2024})

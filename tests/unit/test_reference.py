@@ -50,7 +50,7 @@ def test_a_page_shows_signatures_and_docstrings_as_markdown() -> None:
         "Load a declaration from a YAML file.\n\nRaises:\n\n"
         "- `ConfigurationError`: The file is missing, not valid YAML, or has invalid options, which the "
         "message names.\n\n### ConnectorLike\n\n"
-        "A connector, its declaration as a mapping, or the path of its YAML file.\n"
+        "A connector, its declaration as a mapping or the JSON of one, or the path of its YAML file.\n"
     )
 
 

@@ -239,7 +239,7 @@ class CassandraSource(Source):
         return self._history.resumed_at(self._schema(table).id)
 
     def schema_findings(self) -> list[str]:
-        """List tables whose ``cdc`` is off, and whether the schema is outdated."""
+        """List tables whose writes aren't in the log, and whether the schema is outdated."""
         found = []
         if self._connection and self._schema_rows is None:
             found.append(
@@ -249,6 +249,12 @@ class CassandraSource(Source):
         for name in self._captured_tables():
             schema = self._schema(name)
             if schema.cdc:
+                keyspace = self.schemas.keyspaces.get(schema.keyspace)
+                if keyspace is not None and not keyspace.durable_writes:
+                    found.append(
+                        f"{name}: its keyspace has durable_writes = false, so its writes never reach the "
+                        "commit log. Set it to true, and take a new snapshot of the table"
+                    )
                 continue
             off = self._history.off_since(schema.id)
             since = f" since {datetime.fromtimestamp(off / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC" if off else ""

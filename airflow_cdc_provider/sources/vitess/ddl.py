@@ -29,6 +29,10 @@ _ALTER: Final = re.compile(
     rf"\s*ALTER\s+(?:ONLINE\s+|OFFLINE\s+|IGNORE\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*)",
     re.IGNORECASE | re.DOTALL,
 )
+_OTHER: Final = re.compile(
+    rf"\b(?:WITH\s+TABLE\s+|RENAME\s*(?:=\s*|\s(?:TO|AS)\s+|\s)){_NAME}", re.IGNORECASE
+)
+"""Another table of an ALTER: whose rows a partition is exchanged with, or its new name."""
 _RENAME: Final = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([\w$]+)")
 _HARMLESS: Final = re.compile(
@@ -150,7 +154,8 @@ def _by_pattern(text: str) -> Iterator[TableStatement]:
     if found:
         harmless = _HARMLESS.match(found.group(2)) and not _has_several(found.group(2))
         actions = () if harmless else (Unknown(_short(text)),)
-        yield TableStatement(_bare(found.group(1)), "alter", actions)
+        for name in (found.group(1), *_OTHER.findall(found.group(2))):
+            yield TableStatement(_bare(name), "alter", actions)
     elif _RENAME.match(text):
         for name in re.findall(_NAME, _RENAME.sub("", text, count=1)):
             if name.upper() != "TO":

@@ -345,7 +345,11 @@ def test_table_whose_capture_pauses_loses_nothing_and_is_read_again_afterwards(s
     assert [t.snapshot_rows for t in again.tables] == [4]
     assert not again.findings
     assert assert_same_columns_and_rows(shop, "pauses") == 4
-    assert [t.snapshot_rows for t in shop.sync().tables] == [0]
+    shop.run(f"ALTER KEYSPACE {shop.keyspace} WITH durable_writes = false")
+    last = shop.sync()
+    assert [t.snapshot_rows for t in last.tables] == [0]
+    (finding,) = last.findings
+    assert finding.startswith(f"{shop.table_name('pauses')}: its keyspace has durable_writes = false")
 
 
 @pytest.mark.covers("CAS-FAULT-02")

@@ -189,3 +189,19 @@ def test_a_reference_table_arrives_once(tables: Tables) -> None:
     assert later.changes == 4, "two rows and their transactions"
     assert tables.mirror("reference1") == tables.selected("reference1") != []
     assert tables.run("verify").ok
+
+
+def test_a_table_whose_rows_are_exchanged_with_a_partition_is_read_again(tables: Tables) -> None:
+    ranges = "(partition p0 values less than (100), partition p1 values less than maxvalue"
+    tables.define(part1=f"n int) partition by range (id) {ranges}", swap1="n int")
+    tables.write("insert into part1 (id, n) values (1, 1), (2, 1), (150, 2)")
+    tables.write("insert into swap1 (id, n) values (3, 3), (4, 4)")
+    tables.run()
+    tables.write("alter table part1 exchange partition p0 with table swap1")
+    tables.write("insert into swap1 (id, n) values (5, 5)")
+
+    tables.run()
+
+    assert [row[0] for row in tables.mirror("swap1")] == [1, 2, 5]
+    for name in tables.names:
+        assert tables.mirror(name) == tables.selected(name)

@@ -81,7 +81,6 @@ def test_effects_of_an_alter_on_stored_values_are_parsed(words: str, expected: l
         "CONVERT TO CHARACTER SET utf8mb4",
         "TRUNCATE PARTITION p0",
         "DROP PARTITION p0",
-        "EXCHANGE PARTITION p WITH TABLE u",
         "DISCARD TABLESPACE",
         "ADD COLUMN (x int, y int)",
         "MODIFY a int GENERATED ALWAYS AS (b + 1) STORED",
@@ -110,7 +109,16 @@ def test_renamed_tables_are_unknown_on_both_sides() -> None:
     found = read_statement("RENAME TABLE `t` TO `_vt_hld_1`, shop.`_vt_vrp_2` TO shop.`t`")
     assert [one.table for one in found] == ["t", "_vt_hld_1", "_vt_vrp_2", "t"]
     assert all(isinstance(one.actions[0], Unknown) for one in found)
-    assert [one.table for one in read_statement("ALTER TABLE a RENAME TO b")] == ["a", "b"]
+    for name in ("TO b", "AS b", "= `b`", "b"):
+        found = read_statement(f"ALTER TABLE a RENAME {name}")
+        assert {one.table for one in found if isinstance(one.actions[0], Unknown)} >= {"a", "b"}
+
+
+def test_both_tables_of_an_exchanged_partition_are_unknown() -> None:
+    for text in ("with table b", "WITH TABLE `shop`.`b` WITHOUT VALIDATION"):
+        found = read_statement(f"alter table a exchange partition p0 {text}")
+        assert [one.table for one in found] == ["a", "b"]
+        assert all(isinstance(one.actions[0], Unknown) for one in found)
 
 
 @pytest.mark.parametrize(
