@@ -6,8 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import CorruptInput, listed
 
+OPERATIONS: Final = {
+    "c": "create",
+    "i": "insert",
+    "u": "update",
+    "d": "delete",
+    "r": "read",
+}
+"""Operations of events, in words."""
 _MAX_REPORTED: Final = 20
 
 
@@ -18,13 +26,15 @@ class SkippedRecords:
     Args:
         strict: Whether to raise for the first undecodable record.
         undecodable: Position and reason of each undecodable record, one text each.
-        by_kind: Number of events left out on purpose, by kind; ``t`` are truncations, which have no event,
-            ``replica duplicate`` writes that the log of another node had already.
+        by_kind: Number of events left out on purpose, by kind in words; ``replica duplicate`` are writes that
+            the log of another node had already.
+        removed: What emptied tables, which has no event: ``truncate`` or ``drop``, and the table.
     """
 
     strict: bool
     undecodable: list[str] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
+    removed: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, position: str, reason: str) -> None:
         """Add an undecodable record.
@@ -48,5 +58,15 @@ class SkippedRecords:
         if counted := +self.by_kind:
             lines.append(
                 "skipped: " + ", ".join(f"{n} of kind {kind}" for kind, n in sorted(counted.items()))
+            )
+        if self.removed:
+            kinds = {
+                kind: sorted(t for k, t in self.removed if k == kind) for kind, _ in sorted(self.removed)
+            }
+            named = " and ".join(f"{kind.upper()} of {listed(tables)}" for kind, tables in kinds.items())
+            lines.append(
+                f"{named}: no event deletes their rows, as with Debezium, so topics keep them. Delete the "
+                "topics' earlier records if readers must not see them; with publish.kafka.mode: after_merge "
+                "each such row has a delete event"
             )
         return lines

@@ -302,7 +302,9 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.grpc.default.load.balancing.policy": rules.ignored(f"{_EXTRA} load_balancing"),
     "vitess.keyspace": rules.option("source.keyspace"),
     "vitess.shard": rules.custom_rule("`source.shards`", _shards),
-    "vitess.gtid": rules.custom_rule("`source.start_at`, for the single shard of vitess.shard, or a VGTID", _gtid),
+    "vitess.gtid": rules.custom_rule(
+        "`source.start_at`, for the single shard of vitess.shard, or a VGTID", _gtid
+    ),
     "vitess.vgtid": rules.custom_rule(
         "`source.start_at`; without GTIDs a snapshot copies the tables", _vgtid
     ),

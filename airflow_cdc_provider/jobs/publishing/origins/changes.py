@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
+from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -39,13 +40,21 @@ class Changes(Origin):
     def build(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build events, oldest first."""
         request = replace(request, tables=self.job.spec.tables)
+        self._add_removals(request.after, request.through)
         events = source_plugin(self.job.connector.type).events()
         return events.captured_records(self.stores, self.source, request, self.skipped)
 
     def sliced(self, after: int) -> Sliced:
         """Partition the records of the batches after one, so that each row of the source is in one slice."""
+        self._add_removals(after, self.through)
         events = source_plugin(self.job.connector.type).events()
         return events.sliced_records(self.stores, self.source, after, self.through)
+
+    def _add_removals(self, after: int, through: int) -> None:
+        """Report the tables that were truncated or dropped in batches."""
+        tables = self.job.spec.tables or None
+        rows = self.stores.changes.pending(after, through, tables, (record.TRUNCATE, record.DROP))
+        self.skipped.removed |= set(map(tuple, rows.select("kind", "source_table").collect()))
 
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish the batches from the publisher's position on."""
