@@ -72,7 +72,7 @@ class SkippedRecords:
             named = listed([f"{table} ({count})" for table, count in sorted(self.inexact_keys.items())])
             lines.append(
                 "keys with bytes that are not UTF-8, written as U+FFFD, as with Debezium, in records of "
-                f"{named}: keys of different rows may be equal, so readers and compaction take them for one row"
+                f"{named}: keys of different rows may be equal, so readers and compaction may mix rows"
             )
         if self.removed:
             kinds = {
