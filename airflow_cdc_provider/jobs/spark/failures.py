@@ -162,7 +162,7 @@ def of_one_table(result: TableResult, error: BaseException, during: str = "") ->
     known = as_error(error)
     text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
     failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
-    alike = _of_any_table(failed)
+    alike = _without_name(failed.table, text, "the table")
     if alike in _logged:
         log.error("%s: the same error as of an earlier table", result.table)
     else:
@@ -171,10 +171,19 @@ def of_one_table(result: TableResult, error: BaseException, during: str = "") ->
     return failed
 
 
-def _of_any_table(failed: TableResult) -> str:
-    """Return an error's text without its code, and without the name of its table."""
-    text = failed.error.removeprefix(f"[CDC-{failed.error_code}] ")
-    return re.sub(rf"(?<![\w.]){re.escape(failed.table)}(?![\w.])", "the table", text)
+def _without_name(name: str, text: str, word: str) -> str:
+    """Return an error's text with a word in place of a name."""
+    return re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", word, text)
+
+
+def _grouped(errors: Mapping[str, str], word: str) -> str:
+    """Return errors by name as one text, in which equal ones are once, with the first names that have it."""
+    groups: dict[str, list[str]] = {}
+    for name, text in errors.items():
+        groups.setdefault(_without_name(name, text, word), []).append(name)
+    return "; ".join(
+        f"{listed(names)}: {text if names[1:] else errors[names[0]]}" for text, names in groups.items()
+    )
 
 
 def or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
@@ -215,13 +224,8 @@ def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
     errors = [error_from_text(table.error) or CdcError(table.error) for table in failed]
     retryable = [error for error in errors if not isinstance(error, PERMANENT)]
     kinds = {type(error) for error in retryable or errors}
-    groups: dict[str, list[TableResult]] = {}
-    for table in failed:
-        groups.setdefault(_of_any_table(table), []).append(table)
-    details = "; ".join(
-        f"{listed([table.table for table in alike])}: "
-        + (text if alike[1:] else alike[0].error.removeprefix(f"[CDC-{alike[0].error_code}] "))
-        for text, alike in groups.items()
+    details = _grouped(
+        {table.table: table.error.removeprefix(f"[CDC-{table.error_code}] ") for table in failed}, "the table"
     )
     what = f"{len(failed)} of {len(tables)} tables failed"
     return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {details}")
@@ -236,7 +240,6 @@ def of_refused_topics(refused: Mapping[str, str]) -> ConfigurationError | None:
     if not refused:
         return None
     return ConfigurationError(
-        "topics are refused, all other events are published: "
-        + "; ".join(f"{topic}: {text}" for topic, text in refused.items()),
+        f"topics are refused, all other events are published: {_grouped(refused, 'the topic')}",
         remedy="their records are dead letters: " + DEAD_LETTERS,
     )
