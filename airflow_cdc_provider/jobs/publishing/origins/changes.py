@@ -40,24 +40,25 @@ class Changes(Origin):
     def build(self, request: EventRequest) -> Iterator[EventBatch]:
         """Build events, oldest first."""
         request = replace(request, tables=self.job.spec.tables)
-        self._add_removals(request.after, request.through)
         events = source_plugin(self.job.connector.type).events()
         return events.captured_records(self.stores, self.source, request, self.skipped)
 
     def sliced(self, after: int) -> Sliced:
         """Partition the records of the batches after one, so that each row of the source is in one slice."""
-        self._add_removals(after, self.through)
+        self.add_removals(after)
         events = source_plugin(self.job.connector.type).events()
         return events.sliced_records(self.stores, self.source, after, self.through)
 
-    def _add_removals(self, after: int, through: int) -> None:
-        """Report the tables that were truncated or dropped in batches."""
-        tables = self.job.spec.tables or None
-        rows = self.stores.changes.pending(after, through, tables, (record.TRUNCATE, record.DROP))
-        self.skipped.removed |= set(map(tuple, rows.select("kind", "source_table").collect()))
+    def add_removals(self, after: int) -> None:
+        """Report the tables that were truncated or dropped after a batch."""
+        if after < self.through:
+            tables = self.job.spec.tables or None
+            rows = self.stores.changes.pending(after, self.through, tables, (record.TRUNCATE, record.DROP))
+            self.skipped.removed |= set(map(tuple, rows.select("kind", "source_table").collect()))
 
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish the batches from the publisher's position on."""
+        self.add_removals(publisher.position.batch - 1)
         publisher.publish(self.through, time.time_ns())
 
     def published_through(self, position: PublishPosition) -> int:
