@@ -238,24 +238,6 @@ class Connector:
         options.validate(connector)
         return connector
 
-    @staticmethod
-    def check_option(kind: str, path: str, value: object) -> None:
-        """Check a value for one option of connectors of a source, whatever the others are.
-
-        Args:
-            kind: Type of the source.
-            path: Dotted path of the option.
-            value: The value in plain data.
-
-        Raises:
-            ConfigurationError: The value is invalid; the message names the option.
-        """
-        section, _, name = path.partition(".")
-        if section == "source":
-            check_option(source_plugin(kind).options, name, value, section)
-        else:
-            check_option(_Declaration, path, value)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_dict` reads back to an equal connector."""
         plain = to_plain(self)
@@ -472,3 +454,21 @@ def to_connector(declaration: ConnectorLike) -> Connector:
     if isinstance(declaration, str):
         return load_connector(declaration)
     return Connector.from_dict(declaration)
+
+
+def check_declared(kind: str, path: str, value: object) -> None:
+    """Check a value for one option of connectors of a source, whatever the others are.
+
+    Args:
+        kind: Type of the source.
+        path: Dotted path of the option.
+        value: The value in plain data.
+
+    Raises:
+        ConfigurationError: The value is invalid; the message names the option.
+    """
+    section, _, name = path.partition(".")
+    if section == "source":
+        check_option(source_plugin(kind).options, name, value, section)
+    else:
+        check_option(_Declaration, path, value)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.connector.declaration import Connector, check_declared
 from airflow_cdc_provider.connector.publish.vitess import split_expressions
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -81,7 +81,7 @@ class Draft:
             ConfigurationError: The declaration refuses the value; the message names the property.
         """
         try:
-            Connector.check_option(self.type, path, value)
+            check_declared(self.type, path, value)
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"property {self.property} can't be imported: {error.message}",
