@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
+_MAX_NAMES: Final = 10
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
 
 
@@ -96,6 +97,12 @@ def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
     if len(errors) == 1:
         return errors[0]
     return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the first names as text for a message, with the number of the others."""
+    text = separator.join(names[:_MAX_NAMES])
+    return text + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 @contextmanager

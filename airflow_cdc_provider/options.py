@@ -159,6 +159,25 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
     return cls(**built)
 
 
+def check_option(cls: Any, path: str, value: object, section: str = "") -> None:
+    """Check a value for one option, whatever the others are.
+
+    Args:
+        cls: An options class.
+        path: Dotted path of the option within it.
+        value: The value in plain data.
+        section: Dotted path of the options class within the declaration, for messages.
+
+    Raises:
+        ConfigurationError: The value is invalid; the message names the option.
+    """
+    *groups, name = path.split(".")
+    for group in groups:
+        cls = typing.get_type_hints(cls)[group]
+    (spec,) = (field for field in dataclasses.fields(cls) if field.name == name)
+    _read(spec, typing.get_type_hints(cls)[name], value, _join(section, path))
+
+
 def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> Any:
     """Return an option's value, converted to the type of its field."""
     if spec.metadata.get("secret"):

@@ -43,6 +43,7 @@ from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX
 from airflow_cdc_provider.options import (
+    check_option,
     from_environment,
     literal_secrets,
     option,
@@ -456,3 +457,21 @@ def to_connector(declaration: ConnectorLike) -> Connector:
     if declaration.lstrip().startswith("{"):
         return Connector.from_dict(value_of(declaration))
     return load_connector(declaration)
+
+
+def check_declared(kind: str, path: str, value: object) -> None:
+    """Check a value for one option of connectors of a source, whatever the others are.
+
+    Args:
+        kind: Type of the source.
+        path: Dotted path of the option.
+        value: The value in plain data.
+
+    Raises:
+        ConfigurationError: The value is invalid; the message names the option.
+    """
+    section, _, name = path.partition(".")
+    if section == "source":
+        check_option(source_plugin(kind).options, name, value, section)
+    else:
+        check_option(_Declaration, path, value)

@@ -85,12 +85,17 @@ class Texts(NamedTuple):
     Args:
         column: A string array; null for missing and broken values.
         status: :data:`ABSENT`, :data:`DONE` or :data:`BROKEN` per value.
-        not_utf8: Number of values with bytes that are not UTF-8, which U+FFFD replaces.
+        inexact: Whether each value has bytes that are not UTF-8, which U+FFFD replaces.
     """
 
     column: pa.StringArray
     status: npt.NDArray[np.uint8]
-    not_utf8: int
+    inexact: npt.NDArray[np.bool_]
+
+    @property
+    def not_utf8(self) -> int:
+        """Number of values with bytes that are not UTF-8."""
+        return int(np.count_nonzero(self.inexact))
 
 
 def write_values(
@@ -128,8 +133,8 @@ def write_values(
         grown[: offsets[row]] = out[: offsets[row]]
         out = grown
     column = text_array(out, offsets, status == DONE)
-    not_utf8 = int(np.count_nonzero(flaws[status == DONE]))
-    return Texts(_indented(column) if profile & INDENTED else column, status, not_utf8)
+    inexact = (flaws != 0) & (status == DONE)
+    return Texts(_indented(column) if profile & INDENTED else column, status, inexact)
 
 
 @kernel

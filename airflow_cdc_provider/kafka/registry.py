@@ -1,7 +1,7 @@
 """Client of schema registries with Confluent's REST interface (Apicurio, Karapace and Redpanda have it too).
 
-The registry's address, login and TLS come from an Airflow connection of type ``http``: host, port and schema,
-login and password for basic authentication, and in the extra
+The registry's addresses, login and TLS come from an Airflow connection of type ``http``: host (or several,
+separated by commas), port and schema, login and password for basic authentication, and in the extra
 
 * ``path``: the path after host and port, for example ``/apis/ccompat/v7``;
 * settings of confluent-kafka's ``SchemaRegistryClient``: names with a dot (``ssl.ca.location``,
@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected, TransientError, from_extra
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Subjects = Literal["topic", "record", "topic_record"]
 """Subject name strategy: ``<topic>-value``, ``<record>`` or ``<topic>-<record>``."""
@@ -88,9 +90,9 @@ class RegistrySettings:
     normalize: bool = False
 
     @property
-    def address(self) -> str:
-        """Host and port, for messages."""
-        return urlsplit(str(self.client["url"])).netloc.rpartition("@")[2]
+    def urls(self) -> list[str]:
+        """Addresses of the registry; all of them lead to the same schemas."""
+        return [url.strip() for url in str(self.client["url"]).split(",")]
 
 
 def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, Any]:
@@ -98,7 +100,7 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
 
     Args:
         connection: Values of an Airflow connection of type ``http``; empty for none.
-        url: The registry's address, instead of the connection's.
+        url: The registry's addresses, separated by commas, instead of the connection's.
 
     Raises:
         ConfigurationError: The address is missing, or the extra has unknown settings.
@@ -121,16 +123,19 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
 
 
 def _address(connection: Mapping[str, Any], path: str) -> str:
-    host = str(connection.get("host") or "")
-    if not host:
+    hosts = [host.strip() for host in str(connection.get("host") or "").split(",")]
+    if not all(hosts):
         raise ConfigurationError(
             "the address of the registry is unknown",
             expected="a host in the Airflow connection that option registry.connection names, or option "
             "registry.url",
         )
-    lead = "" if "://" in host else f"{connection.get('schema') or 'http'}://"
+    lead = f"{connection.get('schema') or 'http'}://"
     port = f":{connection['port']}" if connection.get("port") else ""
-    return f"{lead}{host.rstrip('/')}{port}/{path.strip('/')}".rstrip("/")
+    return ",".join(
+        f"{'' if '://' in host else lead}{host.rstrip('/')}{port}/{path.strip('/')}".rstrip("/")
+        for host in hosts
+    )
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,8 @@ class RetryTimeouts:
 class Registry:
     """Returns the ids of schemas, by registering them or looking them up, and the schemas of ids.
 
+    If it has several addresses, it uses one until that doesn't answer or reports an error, and then the next.
+
     It can be pickled to other processes, which connect again. Not thread-safe.
 
     Args:
@@ -200,6 +207,7 @@ class Registry:
         self._sleep = sleep
         self._waited = 0.0
         self._client: Any = None
+        self._url = 0
         self._ids: dict[tuple[str, str, str], int] = {}
         self._schemas: dict[int, RegisteredSchema | None] = {}
 
@@ -221,7 +229,7 @@ class Registry:
         subject = self.subject(schema)
         name = (subject, schema.type, schema.text)
         if name not in self._ids:
-            self._ids[name] = self._register_or_look_up(subject, schema)
+            self._ids[name] = self._at_an_address(lambda: self._register_or_look_up(subject, schema))
         return self._ids[name]
 
     def schema_of(self, schema_id: int) -> RegisteredSchema | None:
@@ -256,13 +264,24 @@ class Registry:
         waits = _waits(self.patience.unavailable_seconds)
         while True:
             try:
-                return self._look_up(schema_id)
+                return self._at_an_address(lambda: self._look_up(schema_id))
             except RegistryUnavailable as error:
                 wait = next(waits, None)
                 if wait is None:
                     raise
                 log.warning("waiting for the registry: %s", error)
                 self._sleep(wait)
+
+    def _at_an_address(self, request: Callable[[], T]) -> T:
+        """Send a request to the address in use, or to the first of the others that answers."""
+        for _ in self.settings.urls[1:]:
+            try:
+                return request()
+            except RegistryUnavailable as error:
+                log.warning("trying the registry's next address: %s", error)
+                self._client = None
+                self._url = (self._url + 1) % len(self.settings.urls)
+        return request()
 
     def _look_up(self, schema_id: int) -> RegisteredSchema | None:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -326,7 +345,11 @@ class Registry:
 
         if self._client is None:
             try:
-                self._client = SchemaRegistryClient(dict(self.settings.client))
+                urls = self.settings.urls
+                retries = {"max.retries": 0} if len(urls) > 1 else {}
+                self._client = SchemaRegistryClient(
+                    {**retries, **self.settings.client, "url": urls[self._url]}
+                )
             except (ValueError, TypeError, OSError) as error:
                 # The message has names and types of settings, or a file, but never a secret's value.
                 names = ", ".join(sorted(set(self.settings.client) - {"timeout"}))
@@ -343,7 +366,7 @@ class Registry:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
-        where = f"the registry at {self.settings.address}"
+        where = f"the registry at {urlsplit(self.settings.urls[self._url]).netloc.rpartition('@')[2]}"
         try:
             yield
         except SchemaRegistryError as error:

@@ -30,11 +30,10 @@ def from_datastax(settings: Mapping[str, str]) -> rules.Imported:
         ConfigurationError: Names the setting, the value found and what was expected.
     """
     named = {setting_name(name): str(value).strip() for name, value in settings.items()}
-    draft = Draft("cassandra", named)
-    draft.set("source.type", "cassandra")
+    draft = Draft("cassandra", named, {"source": {"type": "cassandra"}})
     draft.set("publish.envelope", "datastax")
     for name, value in named.items():
-        rules.find_rule(name, RULES).apply(draft, name, value)
+        draft.apply(rules.find_rule(name, RULES), name, value)
     if "outputFormat" not in named:
         _set_format(draft, "key-value-avro")
     keyspace, table = named.get("keyspace", ""), named.get("table", "")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.connector.declaration import Connector
+from airflow_cdc_provider.connector.declaration import Connector, check_declared
 from airflow_cdc_provider.connector.publish.vitess import split_expressions
 from airflow_cdc_provider.exceptions import ConfigurationError
 
@@ -48,6 +48,7 @@ class Draft:
         databases: Patterns of databases (keyspaces) to capture.
         excluded_databases: Patterns of databases (keyspaces) to exclude.
         unsupported_transforms: Property prefixes of unsupported transforms.
+        property: The property that is being imported.
     """
 
     type: str
@@ -59,9 +60,35 @@ class Draft:
     databases: list[str] = field(default_factory=list)
     excluded_databases: list[str] = field(default_factory=list)
     unsupported_transforms: set[str] = field(default_factory=set)
+    property: str = ""
+
+    def apply(self, rule: Rule, name: str, value: str) -> None:
+        """Import a property.
+
+        Raises:
+            ConfigurationError: It can't be imported; the message names it.
+        """
+        before, self.property = self.property, without_salt(name)
+        try:
+            rule.apply(self, name, value.strip())
+        finally:
+            self.property = before
 
     def set(self, path: str, value: object) -> None:
-        """Set an option by its dotted path."""
+        """Set an option by its dotted path.
+
+        Raises:
+            ConfigurationError: The declaration refuses the value; the message names the property.
+        """
+        try:
+            check_declared(self.type, path, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"property {self.property} can't be imported: {error.message}",
+                expected=error.expected,
+                found=error.found,
+                remedy=error.remedy,
+            ) from error
         *parts, last = path.split(".")
         target = self.values
         for part in parts:
@@ -127,6 +154,11 @@ def table(rules: Rules) -> str:
     return "\n".join(lines) + "\n"
 
 
+def without_salt(name: str) -> str:
+    """Return a property's name for messages: a mask's without the salt, which is part of it."""
+    return name.partition(".with.salt.")[0]
+
+
 def split_list(value: str) -> list[str]:
     """Split a list at commas that are not escaped by a backslash."""
     entries = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", value)]
@@ -162,6 +194,18 @@ def unsupported_error(name: str, value: str, reason: str) -> ConfigurationError:
     return ConfigurationError(f"property {name} is not supported", found=found, remedy=reason)
 
 
+def integer(name: str, value: str, *, minimum: int = 0) -> int:
+    """Parse an integer of at most 64 bits.
+
+    Raises:
+        ConfigurationError: It is none, or less than the minimum.
+    """
+    number = int(value) if re.fullmatch(r"-?[0-9]{1,19}", value) else minimum - 1
+    if not minimum <= number < 1 << 63:
+        raise invalid(name, f"an integer of 64 bits, at least {minimum}", value[:80])
+    return number
+
+
 def boolean(name: str, value: str) -> bool:
     """Parse ``true`` or ``false``."""
     if value.lower() not in ("true", "false"):
@@ -190,21 +234,21 @@ def flag(path: str) -> Rule:
     return Rule("imported", f"`{path}`", lambda draft, name, value: draft.set(path, boolean(name, value)))
 
 
-def number(path: str, *, per: float = 1, default: str = "") -> Rule:
+def number(path: str, *, per: float = 1, default: str = "", minimum: int = 0) -> Rule:
     """Import an integer, divided by ``per`` (1000 converts ms to seconds).
 
     Args:
         path: The option.
         per: The divisor.
         default: Value that represents the default; the option isn't set then.
+        minimum: Smallest allowed integer.
     """
 
     def apply(draft: Draft, name: str, value: str) -> None:
         if value == default:
             return
-        if not re.fullmatch(r"\d+", value):
-            raise invalid(name, "an integer", value)
-        draft.set(path, int(value) if per == 1 else int(value) / per)
+        found = integer(name, value, minimum=minimum)
+        draft.set(path, found if per == 1 else found / per)
 
     return Rule("imported", f"`{path}`" + (f"; {default} leaves the default" if default else ""), apply)
 

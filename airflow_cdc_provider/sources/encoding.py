@@ -18,6 +18,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.headers import context_headers
 from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.names import adjusted_schema
+from airflow_cdc_provider.events.skipped_records import OPERATIONS
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
 from airflow_cdc_provider.events.transforms.chain import Chain
 from airflow_cdc_provider.events.transforms.faults import encode_with_faults
@@ -189,15 +190,20 @@ def heartbeat_of(connector: Connector, now_ms: int, registrar: Registrar | None 
 
 
 def without_skipped(
-    events: pa.RecordBatch, connector: Connector, skipped: Counter[str], more: Sequence[str] = ()
+    events: pa.RecordBatch,
+    connector: Connector,
+    skipped: Counter[str],
+    more: Sequence[str] = (),
+    words: Mapping[str, str] = OPERATIONS,
 ) -> pa.RecordBatch:
     """Drop events whose kind the connector skips, and count them.
 
     Args:
         events: Decoded events with a column ``op``, in the source's codes; ``c`` and ``i`` are equivalent.
         connector: The connector.
-        skipped: Counts them by code.
+        skipped: Counts them by kind, in words.
         more: Further operations that are skipped.
+        words: The kind of each code.
     """
     operations = {*connector.publish.skipped_operations, *more}
     if not operations:
@@ -205,5 +211,5 @@ def without_skipped(
     if operations & {"c", "i"}:
         operations |= {"c", "i"}
     out = pc.is_in(events["op"], value_set=pa.array(sorted(operations), pa.utf8()))
-    skipped.update(events["op"].filter(out).to_pylist())
+    skipped.update(words[op] for op in events["op"].filter(out).to_pylist())
     return events.filter(pc.invert(out))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from airflow_cdc_provider.exceptions import listed
 from airflow_cdc_provider.sources.contract import Finding
 
-_MAX_NAMES: Final = 10
 _PLURALS: Final = {"is": "are", "has": "have"}
-
-
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """Return the first names as text, with the number of the others."""
-    text = separator.join(names[:_MAX_NAMES])
-    return text + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 def grouped(statements: Iterable[tuple[str, str]]) -> list[str]:

@@ -15,10 +15,13 @@ _STRATEGIES = (
 )
 
 
-def _url(value: str) -> str:
-    parts = urlsplit(value)
-    good = parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.password
-    return "" if not value or good else "http://host:port or https://..., without credentials"
+def invalid_registry_urls(value: str) -> str:
+    """Return what is expected if the addresses of a registry are invalid, else an empty string."""
+    for parts in map(urlsplit, map(str.strip, value.split(",") if value else ())):
+        good = parts.scheme in ("http", "https") and parts.hostname
+        if not good or parts.username or parts.password:
+            return "http://host:port or https://..., without credentials; several are separated by commas"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,10 @@ class RegistryOptions:
     """Schema registry for Avro, Protobuf and JSON Schema."""
 
     url: str = option(
-        "Address of the registry; default: that of the connection. Credentials belong in the connection",
+        "Address of the registry, or several, separated by commas, of which one must answer; default: that "
+        "of the connection. Credentials belong in the connection",
         "",
-        check=_url,
+        check=invalid_registry_urls,
     )
     connection: str = option(
         "Airflow connection of type http with the registry's address, credentials and TLS", ""

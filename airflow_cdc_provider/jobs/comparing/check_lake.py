@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import StructType
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, listed
 from airflow_cdc_provider.jobs.capturing.reselected import reselected
 from airflow_cdc_provider.jobs.context.run import Run
 from airflow_cdc_provider.jobs.context.tables import selected_tables
@@ -19,7 +19,7 @@ from airflow_cdc_provider.lake.iceberg import IcebergLake
 from airflow_cdc_provider.lake.mirror import CDC_COLUMN, require_distinct_names
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
-from airflow_cdc_provider.sources.findings import grouped, listed
+from airflow_cdc_provider.sources.findings import grouped
 
 
 def check_lake(run: Run) -> JobResult:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from airflow_cdc_provider.exceptions import (
     ConfigurationError,
     TransientError,
     error_from_text,
+    listed,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
 
@@ -123,6 +125,10 @@ def is_of_all_tables(error: BaseException) -> bool:
     return known is not None and known.of_all and error_from_text(text) is None
 
 
+_logged: Final[deque[str]] = deque(maxlen=100)
+"""Errors of tables whose stack trace is in the log, so that tables that fail alike have one."""
+
+
 def _known(text: str) -> tuple[_Known | None, str]:
     """Return the known failure in a text, None for none, and the matching line."""
     for known in _KNOWN:
@@ -156,8 +162,28 @@ def of_one_table(result: TableResult, error: BaseException, during: str = "") ->
     known = as_error(error)
     text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
     failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
-    log.error("%s: %s", result.table, failed.error, exc_info=error)
+    alike = _without_name(failed.table, text, "the table")
+    if alike in _logged:
+        log.error("%s: the same error as of an earlier table", result.table)
+    else:
+        log.error("%s: %s", result.table, failed.error, exc_info=error)
+        _logged.append(alike)
     return failed
+
+
+def _without_name(name: str, text: str, word: str) -> str:
+    """Return an error's text with a word in place of a name."""
+    return re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", word, text)
+
+
+def _grouped(errors: Mapping[str, str], word: str) -> str:
+    """Return errors by name as one text, in which equal ones are once, with the first names that have it."""
+    groups: dict[str, list[str]] = {}
+    for name, text in errors.items():
+        groups.setdefault(_without_name(name, text, word), []).append(name)
+    return "; ".join(
+        f"{listed(names)}: {text if names[1:] else errors[names[0]]}" for text, names in groups.items()
+    )
 
 
 def or_failure(result: TableResult, work: Callable[[], T]) -> T | TableResult:
@@ -190,7 +216,7 @@ def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
     """Return the error of a job whose tables failed, None if none failed.
 
     It has the class of the tables' errors. Errors that a retry may resolve determine the class: the retry
-    reports the others again.
+    reports the others again. Equal errors are one, with the first tables that have it.
     """
     failed = [table for table in tables if table.error]
     if not failed:
@@ -198,7 +224,9 @@ def of_all_tables(tables: Sequence[TableResult]) -> CdcError | None:
     errors = [error_from_text(table.error) or CdcError(table.error) for table in failed]
     retryable = [error for error in errors if not isinstance(error, PERMANENT)]
     kinds = {type(error) for error in retryable or errors}
-    details = "; ".join(f"{t.table}: {t.error.removeprefix(f'[CDC-{t.error_code}] ')}" for t in failed)
+    details = _grouped(
+        {table.table: table.error.removeprefix(f"[CDC-{table.error_code}] ") for table in failed}, "the table"
+    )
     what = f"{len(failed)} of {len(tables)} tables failed"
     return (kinds.pop() if len(kinds) == 1 else CdcError)(f"{what}: {details}")
 
@@ -212,7 +240,6 @@ def of_refused_topics(refused: Mapping[str, str]) -> ConfigurationError | None:
     if not refused:
         return None
     return ConfigurationError(
-        "topics are refused, all other events are published: "
-        + "; ".join(f"{topic}: {text}" for topic, text in refused.items()),
+        f"topics are refused, all other events are published: {_grouped(refused, 'the topic')}",
         remedy="their records are dead letters: " + DEAD_LETTERS,
     )

@@ -105,21 +105,18 @@ def _shared(path: str, read: Callable[[str, str], object], text: str = "") -> Ru
     return rules.custom_rule(f"`{path}`{text}", apply)
 
 
-def registry_address(name: str, value: str) -> str:
-    """Return the address of a registry.
+def registry_addresses(name: str, value: str) -> str:
+    """Return the addresses of a registry, separated by commas.
 
     Raises:
-        ConfigurationError: There are several addresses, or it contains credentials, which are not shown.
+        ConfigurationError: One contains credentials, which are not shown.
     """
     addresses = rules.split_list(value)
-    if len(addresses) != 1:
-        raise rules.invalid(name, "one address", value)
-    parts = urlsplit(addresses[0])
-    if parts.username or parts.password:
+    if any(parts.username or parts.password for parts in map(urlsplit, addresses)):
         raise rules.unsupported_error(
             name, "", "Credentials belong in the Airflow connection of registry.connection"
         )
-    return addresses[0]
+    return ",".join(addresses)
 
 
 def _subjects(draft: Draft, name: str, value: str) -> None:
@@ -152,7 +149,7 @@ _PER_SIDE: Final[dict[str, Rule]] = {
     ".schemas.cache.size": _CACHE,
     ".schemas.cache.config": _CACHE,
     ".max.schemas.per.subject": _CACHE,
-    ".schema.registry.url": _shared("publish.registry.url", registry_address),
+    ".schema.registry.url": _shared("publish.registry.url", registry_addresses),
     ".schema.registry.*": _REGISTRY,
     ".basic.auth.*": _REGISTRY,
     ".bearer.auth.*": _REGISTRY,

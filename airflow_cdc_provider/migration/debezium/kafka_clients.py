@@ -17,7 +17,7 @@ from airflow_cdc_provider.migration.rules import (
     boolean,
     custom_rule,
     ignored,
-    invalid,
+    integer,
     unsupported_error,
 )
 
@@ -110,9 +110,7 @@ def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
 
 def _translated(name: str, short: str, value: str) -> dict[str, str | int]:
     if short == "buffer.memory":
-        if not value.isdigit():
-            raise invalid(name, "a number of bytes", value)
-        return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
+        return {"queue.buffering.max.kbytes": max(1, integer(name, value) // 1024)}
     if short == "partitioner.ignore.keys":
         return {"partitioner": "random"} if boolean(name, value) else {}
     if short == "partitioner.class":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Final
 
 from airflow_cdc_provider.events.field_paths import wrong_exclusion, wrong_renaming
@@ -72,7 +71,7 @@ def _start_moment(draft: Draft, name: str, value: str) -> None:
     """Import a BSON timestamp as a long; Debezium's default -1 means none."""
     if value in ("", "-1"):
         return
-    if not re.fullmatch(r"[0-9]+", value) or int(value) < 1 << 32:
+    if rules.integer(name, value) < 1 << 32:
         raise rules.invalid(
             name, "a BSON timestamp as one number, seconds * 4294967296 + increment, or -1", value
         )
@@ -103,10 +102,9 @@ def _pipeline_order(draft: Draft, name: str, value: str) -> None:
 
 def _oversize_threshold(draft: Draft, name: str, value: str) -> None:
     mode = draft.properties.get("cursor.oversize.handling.mode", "fail").strip().lower()
-    if not re.fullmatch(r"[0-9]+", value) or (mode == "skip" and int(value) == 0):
-        raise rules.invalid(name, "a number of bytes, above 0 with mode skip", value)
+    size = rules.integer(name, value, minimum=int(mode == "skip"))
     if mode == "skip":
-        draft.set("source.stream.skip_threshold_bytes", int(value))
+        draft.set("source.stream.skip_threshold_bytes", size)
 
 
 def _authentication(draft: Draft, name: str, value: str) -> None:
@@ -124,15 +122,13 @@ def _authentication(draft: Draft, name: str, value: str) -> None:
 def _queue_size(draft: Draft, name: str, value: str) -> None:
     """Import the queue size, and Debezium's default batch size if the queue is smaller than ours."""
     batch = draft.properties.get("max.batch.size", "").strip()
-    if not re.fullmatch(r"[1-9][0-9]*", value):
-        raise rules.invalid(name, "a positive integer", value)
-    if batch.isdigit() and int(value) <= int(batch):
-        raise rules.invalid(name, f"more than max.batch.size, {batch}", value)
-    if not batch and int(value) <= MongodbAdvanced.batch_events:
-        if int(value) <= _BATCH_EVENTS:
-            raise rules.invalid(name, f"more than max.batch.size, by default {_BATCH_EVENTS}", value)
+    least = rules.integer("max.batch.size", batch or str(_BATCH_EVENTS))
+    size = rules.integer(name, value)
+    if size <= least:
+        raise rules.invalid(name, f"more than max.batch.size, {least}", value)
+    if not batch and size <= MongodbAdvanced.batch_events:
         draft.set("source.advanced.batch_events", _BATCH_EVENTS)
-    draft.set("source.advanced.read_ahead_events", int(value))
+    draft.set("source.advanced.read_ahead_events", size)
 
 
 _BATCH_EVENTS: Final = 2048

@@ -111,6 +111,6 @@ def mongodb_transforms(draft: Draft, name: str, value: str) -> None:
         own = {f"{prefix}{setting}": rule for setting, rule in rules.items()}
         for setting, text in draft.properties.items():
             if setting.startswith(prefix) and setting != f"{prefix}type":
-                find_rule(setting, own).apply(draft, setting, text.strip())
+                draft.apply(find_rule(setting, own), setting, text)
 
     import_each(draft, name, value, take)

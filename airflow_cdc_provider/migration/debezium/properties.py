@@ -30,6 +30,7 @@ from airflow_cdc_provider.migration.rules import (
     invalid,
     split_list,
     unsupported_error,
+    without_salt,
 )
 from airflow_cdc_provider.sources.mongodb.selection import server_applies
 
@@ -82,7 +83,7 @@ def import_properties(draft: Draft) -> Iterator[tuple[str, ConfigurationError | 
                     raise unsupported_error(
                         name, "", "Kafka Connect resolves this reference: replace it with its value"
                     )
-                rule.apply(draft, name, value.strip())
+                draft.apply(rule, name, value)
             except ConfigurationError as error:
                 yield name, error
             else:
@@ -93,10 +94,40 @@ def build_declaration(draft: Draft) -> Imported:
     """Build the declaration of a draft whose properties are imported.
 
     Raises:
-        ConfigurationError: Properties contradict each other, or the declaration is invalid.
+        ConfigurationError: Properties contradict each other, or the declaration is invalid; the message
+            names the properties.
     """
     _set_derived_options(draft)
-    return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
+    try:
+        return Imported(Connector.from_dict(draft.values), tuple(draft.notes))
+    except ConfigurationError as error:
+        remedy = f"{error.remedy}. " if error.remedy else ""
+        raise ConfigurationError(
+            error.message,
+            expected=error.expected,
+            found=error.found,
+            remedy=f"{remedy}It follows from {' and '.join(_causes(draft, error)) or 'the properties'}",
+        ) from error
+
+
+def _causes(draft: Draft, error: ConfigurationError) -> list[str]:
+    """Return the properties without which a declaration would be valid; else those that change its error."""
+    solved, changed = [], []
+    for name in draft.properties:
+        rest = Draft(draft.type, {n: value for n, value in draft.properties.items() if n != name})
+        for _ in import_properties(rest):
+            pass
+        try:
+            _set_derived_options(rest)
+        except ConfigurationError:
+            continue  # required
+        try:
+            Connector.from_dict(rest.values)
+            solved.append(without_salt(name))
+        except ConfigurationError as other:
+            if str(other) != str(error):
+                changed.append(without_salt(name))
+    return solved or changed
 
 
 def _source_type(properties: Mapping[str, str]) -> str:

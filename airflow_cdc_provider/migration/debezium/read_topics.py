@@ -11,7 +11,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
-from airflow_cdc_provider.migration.debezium.converters import KINDS, REGISTERED, registry_address
+from airflow_cdc_provider.migration.debezium.converters import KINDS, REGISTERED, registry_addresses
 from airflow_cdc_provider.migration.debezium.transforms import CONNECT, DEBEZIUM, deletes_of, import_each
 from airflow_cdc_provider.migration.rules import Draft, Rule
 
@@ -65,7 +65,7 @@ def finish(draft: Draft) -> None:
     if not prefix:
         raise ConfigurationError("property topic.prefix is missing", expected="the prefix of the topics")
     draft.values.setdefault("name", prefix.strip())
-    draft.values["source"]["type"] = draft.type
+    draft.values.setdefault("source", {})["type"] = draft.type
     for side in ("key", "value"):
         if f"{side}.converter" not in draft.properties:
             draft.notes.append(
@@ -104,7 +104,7 @@ def _converter(draft: Draft, name: str, value: str) -> None:
                 f"property {name}.schema.registry.url is missing",
                 expected="the address of the schema registry",
             )
-        draft.set("source.registry.url", registry_address(f"{name}.schema.registry.url", address))
+        draft.set("source.registry.url", registry_addresses(f"{name}.schema.registry.url", address))
     draft.set(f"source.{side}_converter", kind)
 
 
@@ -150,7 +150,7 @@ def _rows(draft: Draft, prefix: str) -> None:
     if own.get("route.by.field"):
         raise rules.unsupported_error(f"{prefix}route.by.field", own["route.by.field"], _RENAMED)
     draft.set("source.envelope", "unwrapped")
-    if deletes_of(own) == "drop":
+    if deletes_of(own, prefix) == "drop":
         draft.notes.append(
             f"property {prefix}delete.tombstone.handling.mode: deletes are dropped, so rows stay in "
             "mirrors; use tombstone or rewrite to include them"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.migration.debezium.properties import (
     RULES,
     build_declaration,
@@ -65,13 +65,18 @@ def review(properties: Mapping[str, str]) -> Review:
     """
     draft = start_draft(properties)
     verdicts: list[Verdict] = []
+    problems: list[ConfigurationError] = []
     before, notes = _options(draft), 0
     for name, problem in import_properties(draft):
         after, new_notes = _options(draft), draft.notes[notes:]
         verdicts.append(_verdict(draft, name, problem, sorted(_changed(before, after)), new_notes))
         before, notes = after, len(draft.notes)
+        problems += [problem] if problem is not None else []
     verdicts = [_with_transform(draft, verdict) for verdict in verdicts]
-    imported = build_declaration(draft)
+    try:
+        imported = build_declaration(draft)
+    except ConfigurationError as error:
+        raise joined([*problems, error]) from error
     return Review(draft.type, tuple(verdicts), tuple(draft.notes[notes:]), imported)
 
 
@@ -80,7 +85,7 @@ def _verdict(
 ) -> Verdict:
     if problem is not None:
         text = str(problem).removeprefix(f"[CDC-{problem.code}] ")
-        text = text.removeprefix(f"property {name} ")
+        text = text.removeprefix(f"property {name} ").removeprefix("can't be imported: ")
         return Verdict(name, "unsupported", text + "".join(f"; {note}" for note in notes))
     if changed:
         return Verdict(name, "imported", ", ".join(changed) + "".join(f"; {note}" for note in notes))

@@ -80,15 +80,14 @@ def _attempts(draft: Draft, name: str, value: str) -> None:
         raise rules.unsupported_error(
             name, value, "Unlimited retries are not supported; Airflow retries the task"
         )
-    if not re.fullmatch(r"[1-9]\d*", value):
-        raise rules.invalid(name, "a positive integer", value)
-    draft.set("source.advanced.retries", int(value) - 1)
+    draft.set("source.advanced.retries", rules.integer(name, value, minimum=1) - 1)
 
 
 def _jitter(draft: Draft, name: str, value: str) -> None:
-    if not value.isdigit() or not 1 <= int(value) <= 100:
+    percent = rules.integer(name, value, minimum=1)
+    if percent > 100:
         raise rules.invalid(name, "1 to 100", value)
-    draft.set("source.advanced.retry_jitter_percent", int(value))
+    draft.set("source.advanced.retry_jitter_percent", percent)
 
 
 def _placement(draft: Draft, name: str, value: str) -> None:
@@ -125,8 +124,7 @@ def _row_settings(draft: Draft, prefix: str) -> None:
     for name, value in draft.properties.items():
         setting = name.removeprefix(prefix)
         if name.startswith(prefix) and setting not in ("type", "cdc.output.format"):
-            rule = rules.find_rule(setting, UNWRAP)
-            rule.apply(draft, name, value.strip())
+            draft.apply(rules.find_rule(setting, UNWRAP), name, value)
 
 
 SCYLLA: Final[dict[str, Rule]] = {

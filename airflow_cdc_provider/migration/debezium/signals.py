@@ -6,7 +6,6 @@ those of ``signal.kafka.*``. All of them have an effect only if ``kafka`` is amo
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Final
 
@@ -39,9 +38,7 @@ def _channels(draft: Draft, name: str, value: str) -> None:
 
 def _poll_timeout(draft: Draft, name: str, value: str) -> None:
     """Import milliseconds; 0 is a valid value."""
-    if not re.fullmatch(r"\d+", value):
-        raise rules.invalid(name, "an integer", value)
-    draft.set("signals.kafka.poll_timeout_seconds", int(value) / 1000)
+    draft.set("signals.kafka.poll_timeout_seconds", rules.integer(name, value) / 1000)
 
 
 def _unless(other: str, rule: Rule) -> Rule:

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.migration.rules import Draft, Rule, custom_rule, flag, invalid, split_list
+from airflow_cdc_provider.migration.rules import Draft, Rule, custom_rule, flag, integer, invalid, split_list
 
 _PREFIX: Final = "topic.creation."
 _DEFAULT: Final = "default"
@@ -43,9 +43,7 @@ def _import(target: dict[str, Any], name: str, short: str, value: str) -> None:
     if short in ("include", "exclude"):
         target[short] = [_pattern(name, entry) for entry in split_list(value)]
     elif short in _COUNTS:
-        if not re.fullmatch(r"-1|[1-9]\d*", value):
-            raise invalid(name, "a positive integer, or -1 for the broker default", value)
-        target[_COUNTS[short]] = int(value)
+        target[_COUNTS[short]] = -1 if value == "-1" else integer(name, value, minimum=1)
     else:
         target.setdefault("settings", {})[short] = value
 

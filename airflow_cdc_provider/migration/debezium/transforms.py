@@ -7,7 +7,6 @@ source, all others here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, Final
@@ -21,6 +20,7 @@ from airflow_cdc_provider.migration.rules import (
     custom_rule,
     find_rule,
     ignored,
+    integer,
     invalid,
     split_list,
     unsupported,
@@ -38,10 +38,13 @@ _NO_CONVERSION: Final = unsupported(
 _LIST: Final = "publish.transforms"
 
 
+def _put(draft: Draft, option: str, value: object) -> None:
+    """Set an option of the transform; all are checked together."""
+    draft.values[option] = value
+
+
 def _set(option: str, read: Callable[[str, str], Any] = lambda name, value: value) -> Rule:
-    return custom_rule(
-        f"`{option}`", lambda draft, name, value: draft.values.__setitem__(option, read(name, value))
-    )
+    return custom_rule(f"`{option}`", lambda draft, name, value: _put(draft, option, read(name, value)))
 
 
 def _list(option: str) -> Rule:
@@ -65,16 +68,11 @@ def _spec(draft: Draft, name: str, value: str) -> None:
         draft.values["to"] = value.lower()
 
 
-def _number(name: str, value: str) -> int:
-    if not re.fullmatch(r"\d+", value):
-        raise invalid(name, "an integer", value)
-    return int(value)
-
-
 def _syntax(draft: Draft, name: str, value: str) -> None:
     if value.upper() not in ("V1", "V2"):
         raise invalid(name, "V1 or V2", value)
-    if value.upper() == "V1" and "." in draft.properties.get("field", ""):
+    field = draft.properties.get(f"{name.removesuffix('field.syntax.version')}field", "")
+    if value.upper() == "V1" and "." in field:
         draft.notes.append(f"property {name}: dots refer to nested fields if there is no field of that name")
 
 
@@ -98,11 +96,12 @@ _DELETES: Final[Mapping[tuple[str, bool], str]] = {
 """``delete.tombstone.handling.mode`` by its predecessors ``delete.handling.mode`` and ``drop.tombstones``."""
 
 
-def deletes_of(settings: Mapping[str, str]) -> str | None:
+def deletes_of(settings: Mapping[str, str], prefix: str) -> str | None:
     """Return the ``delete.tombstone.handling.mode`` of an unwrapping transform.
 
     Args:
         settings: Settings of the transform, including those of Debezium before 3.
+        prefix: Prefix of their properties, for messages.
 
     Returns:
         The mode; None for a combination without a counterpart in Debezium 3.
@@ -110,15 +109,16 @@ def deletes_of(settings: Mapping[str, str]) -> str | None:
     old = {name: settings[name] for name in ("delete.handling.mode", "drop.tombstones") if name in settings}
     if "delete.tombstone.handling.mode" in settings or not old:
         return settings.get("delete.tombstone.handling.mode", "tombstone").lower()
-    drops_tombstones = boolean("drop.tombstones", old.get("drop.tombstones", "true"))
+    drops_tombstones = boolean(f"{prefix}drop.tombstones", old.get("drop.tombstones", "true"))
     return _DELETES.get((old.get("delete.handling.mode", "drop").lower(), drops_tombstones))
 
 
-def settings_before_3(deletes: str) -> dict[str, Rule]:
+def settings_before_3(deletes: str, put: Callable[[Draft, str, object], None] = Draft.set) -> dict[str, Rule]:
     """Return rules for settings of unwrapping transforms before Debezium 3.
 
     Args:
         deletes: Option for the handling of deletes.
+        put: Sets it.
     """
 
     def apply(draft: Draft, name: str, value: str) -> None:
@@ -127,10 +127,10 @@ def settings_before_3(deletes: str) -> dict[str, Rule]:
             draft.notes.append(f"property {name} is ignored: delete.tombstone.handling.mode replaces it")
             return
         settings = {setting.removeprefix(prefix): text.strip() for setting, text in draft.properties.items()}
-        found = deletes_of(settings)
+        found = deletes_of(settings, prefix)
         if found is None:
             raise unsupported_error(name, value, "Deletes without a value can't be followed by a tombstone")
-        draft.set(deletes, found)
+        put(draft, deletes, found)
 
     both = custom_rule(f"`{deletes}`, in Debezium before 3", apply)
     return {
@@ -187,7 +187,7 @@ _SIDED: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
     "Flatten": ("flatten", {"delimiter": _set("delimiter")}),
     "SetSchemaMetadata": (
         "schema",
-        {"schema.name": _set("name"), "schema.version": _set("version", _number)},
+        {"schema.name": _set("name"), "schema.version": _set("version", integer)},
     ),
 }
 """Kafka Connect transforms with variants ``$Key`` and ``$Value``."""
@@ -225,7 +225,7 @@ _WHOLE: Final[Mapping[str, tuple[str, Mapping[str, Rule]]]] = {
         "partition",
         {
             "partition.payload.fields": _list("fields"),
-            "partition.topic.num": _set("partitions", _number),
+            "partition.topic.num": _set("partitions", integer),
             "partition.hash.function": unsupported("Fields are hashed like in Java", "java"),
         },
     ),
@@ -234,7 +234,7 @@ _UNWRAP: Final[tuple[str, Mapping[str, Rule]]] = (
     "unwrap",
     {
         "delete.tombstone.handling.mode": _set("deletes", _deletes),
-        **settings_before_3("deletes"),
+        **settings_before_3("deletes", _put),
         "add.fields": _list("add_fields"),
         "add.fields.prefix": _set("add_fields_prefix"),
         "add.headers": _list("add_headers"),
@@ -332,16 +332,11 @@ def import_transform(draft: Draft, name: str, transform: str, source_classes: tu
             name, kind or transform, f"Supported are {', '.join([*source_classes, *supported_classes()])}"
         )
     option, values, rules = found
-    part = Draft(
-        draft.type,
-        {n.removeprefix(prefix): v for n, v in draft.properties.items()},
-        {"type": option, **values},
-    )
+    part = Draft(draft.type, draft.properties, {"type": option, **values})
+    own = {f"{prefix}{n}": rule for n, rule in {**rules, "replace.null.with.default": _NO_CONVERSION}.items()}
     for setting, given in draft.properties.items():
-        short = setting.removeprefix(prefix)
-        if setting.startswith(prefix) and short not in ("type", "predicate", "negate"):
-            rule = find_rule(short, {**rules, "replace.null.with.default": _NO_CONVERSION})
-            rule.apply(part, short, given.strip())
+        if setting.startswith(prefix) and setting.removeprefix(prefix) not in ("type", "predicate", "negate"):
+            part.apply(find_rule(setting, own), setting, given)
     when = _when(draft, prefix)
     if when:
         part.values["when"] = when

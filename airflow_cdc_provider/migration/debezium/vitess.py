@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from airflow_cdc_provider.connector.publish.vitess import split_expressions
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
@@ -24,6 +25,7 @@ from airflow_cdc_provider.migration.debezium.snapshots import snapshot_mode
 from airflow_cdc_provider.migration.debezium.topic_naming import topic_naming
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
 from airflow_cdc_provider.migration.rules import Draft, Rule
+from airflow_cdc_provider.sources.vitess.gtid import CURRENT
 
 _PACKAGE: Final = "io.debezium.connector.vitess"
 _ORDERED: Final = f"{_PACKAGE}.pipeline.txmetadata.VitessOrderedTransactionMetadataFactory"
@@ -41,8 +43,11 @@ def _shards(draft: Draft, name: str, value: str) -> None:
 
 
 def _gtid(draft: Draft, name: str, value: str) -> None:
-    """Import the start position of one shard, an old form of ``vitess.vgtid``."""
-    if value in ("", "current"):
+    """Import the start position of one shard, an old form of ``vitess.vgtid``, or a VGTID."""
+    if value.lower() in ("", CURRENT):
+        return
+    if value.startswith("["):
+        _vgtid(draft, name, value)
         return
     shards = rules.split_list(draft.properties.get("vitess.shard", ""))
     if len(shards) != 1:
@@ -53,7 +58,7 @@ def _gtid(draft: Draft, name: str, value: str) -> None:
 
 def _vgtid(draft: Draft, name: str, value: str) -> None:
     """Import the start position; without GTIDs it requests a copy, which is a snapshot."""
-    if value in ("", "current"):
+    if value.lower() in ("", CURRENT):
         return
     try:
         entries = json.loads(value)
@@ -168,23 +173,11 @@ def _transforms(draft: Draft, name: str, value: str) -> None:
 
 
 def _tasks(draft: Draft, name: str, value: str) -> None:
-    if not re.fullmatch(r"[1-9]\d*", value):
-        raise rules.invalid(name, "a positive integer", value)
+    tasks = rules.integer(name, value, minimum=1)
     per_task = draft.properties.get("vitess.offset.storage.per.task", "false").strip().lower()
-    if int(value) > 1 and per_task != "true":
+    if tasks > 1 and per_task != "true":
         raise rules.invalid(name, "1, or vitess.offset.storage.per.task=true", value)
-    draft.set("source.streams", int(value))
-
-
-def _optional_integer(path: str) -> Rule:
-    """Import an integer; -1 means none."""
-
-    def apply(draft: Draft, name: str, value: str) -> None:
-        if not re.fullmatch(r"-1|\d+", value):
-            raise rules.invalid(name, "an integer, or -1 for none", value)
-        draft.set(path, int(value))
-
-    return rules.custom_rule(f"`{path}`", apply)
+    draft.set("source.streams", tasks)
 
 
 def _is_ordered(draft: Draft) -> bool:
@@ -196,11 +189,10 @@ def _is_ordered(draft: Draft) -> bool:
 
 
 def _connector_generation(draft: Draft, name: str, value: str) -> None:
-    if not re.fullmatch(r"\d+", value):
-        raise rules.invalid(name, "an integer", value)
+    generation = rules.integer(name, value)
     if _is_ordered(draft):
-        draft.set("source.generation", int(value))
-    elif int(value):
+        draft.set("source.generation", generation)
+    elif generation:
         draft.notes.append(f"property {name} is ignored: it has no effect without ordered transactions")
 
 
@@ -224,18 +216,9 @@ def _inherit_epochs(draft: Draft, name: str, value: str) -> None:
         draft.set("publish.vitess.inherit_epochs", True)
 
 
-def _retries(draft: Draft, name: str, value: str) -> None:
-    """Import the number of attempts to reconnect to VTGate."""
-    if not re.fullmatch(r"-1|\d+", value):
-        raise rules.invalid(name, "-1, or an integer", value)
-    draft.set("source.advanced.connect_attempts", int(value))
-
-
 def _retry_pause(draft: Draft, name: str, value: str) -> None:
     """Import the pause between attempts, which is constant in Debezium."""
-    if not re.fullmatch(r"\d+", value):
-        raise rules.invalid(name, "an integer", value)
-    _set_pauses(draft, int(value) / 1000)
+    _set_pauses(draft, rules.integer(name, value) / 1000)
 
 
 def _set_pauses(draft: Draft, seconds: float) -> None:
@@ -254,7 +237,13 @@ def _failures(draft: Draft, name: str, value: str) -> None:
 
 
 def set_vitess_defaults(draft: Draft) -> None:
-    """Set options whose default differs in Debezium's connector for Vitess, and note what they imply."""
+    """Set options whose default differs in Debezium's connector for Vitess, and note what they imply.
+
+    Raises:
+        ConfigurationError: No property names the keyspace.
+    """
+    if draft.get("source.keyspace") is None:
+        raise ConfigurationError("property vitess.keyspace is missing", expected="the keyspace")
     if "snapshot.mode" not in draft.properties:
         draft.notes.append(
             "property snapshot.mode isn't set: the first run reads all tables, the default since Debezium "
@@ -270,19 +259,18 @@ def set_vitess_defaults(draft: Draft) -> None:
 
 def _queue_size(draft: Draft, name: str, value: str) -> None:
     batch = draft.properties.get("max.batch.size", "2048").strip()
-    if not re.fullmatch(r"[1-9]\d*", value) or (batch.isdigit() and int(value) <= int(batch)):
-        raise rules.invalid(name, f"an integer above max.batch.size, {batch}", value)
-    draft.set("source.advanced.read_ahead_events", int(value))
+    size = rules.integer(name, value)
+    if size <= rules.integer("max.batch.size", batch):
+        raise rules.invalid(name, f"more than max.batch.size, {batch}", value)
+    draft.set("source.advanced.read_ahead_events", size)
 
 
 def _heartbeat(draft: Draft, name: str, value: str) -> None:
     """Import the interval of VTGate's heartbeats, in whole seconds."""
-    if not re.fullmatch(r"\d+", value):
-        raise rules.invalid(name, "an integer", value)
-    if int(value):
-        draft.set("source.stream.heartbeat_seconds", max(1, int(value) // 1000))
+    if milliseconds := rules.integer(name, value):
+        draft.set("source.stream.heartbeat_seconds", max(1, milliseconds // 1000))
         draft.set("publish.vitess.heartbeats", True)
-        draft.set("publish.heartbeat_interval_seconds", int(value) / 1000)
+        draft.set("publish.heartbeat_interval_seconds", milliseconds / 1000)
 
 
 _OVERRIDE: Final = rules.flag("publish.vitess.nullable_dates")
@@ -314,7 +302,9 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.grpc.default.load.balancing.policy": rules.ignored(f"{_EXTRA} load_balancing"),
     "vitess.keyspace": rules.option("source.keyspace"),
     "vitess.shard": rules.custom_rule("`source.shards`", _shards),
-    "vitess.gtid": rules.custom_rule("`source.start_at`, for the single shard of vitess.shard", _gtid),
+    "vitess.gtid": rules.custom_rule(
+        "`source.start_at`, for the single shard of vitess.shard, or a VGTID", _gtid
+    ),
     "vitess.vgtid": rules.custom_rule(
         "`source.start_at`; without GTIDs a snapshot copies the tables", _vgtid
     ),
@@ -329,8 +319,8 @@ VITESS: Final[dict[str, Rule]] = {
     "vitess.stream_keyspace_heartbeats": _KEYSPACE_HEARTBEATS,
     "vitess.transaction.chunk.size.bytes": rules.number("source.stream.transaction_chunk_bytes"),
     "vitess.offset.storage.per.task": rules.flag("source.task_offsets.per_task"),
-    "vitess.offset.storage.task.key.gen": _optional_integer("source.task_offsets.generation"),
-    "vitess.prev.num.tasks": _optional_integer("source.task_offsets.previous_tasks"),
+    "vitess.offset.storage.task.key.gen": rules.number("source.task_offsets.generation", minimum=-1),
+    "vitess.prev.num.tasks": rules.number("source.task_offsets.previous_tasks", minimum=-1),
     "vitess.connector.generation": rules.custom_rule(
         "`source.generation`, with VitessOrderedTransactionMetadataFactory", _connector_generation
     ),
@@ -407,7 +397,8 @@ VITESS: Final[dict[str, Rule]] = {
     "poll.interval.ms": PROCESS,
     "poll.dispatch.interval.ms": PROCESS,
     "errors.max.retries": rules.custom_rule(
-        "`source.advanced.connect_attempts`; -1, the default of an import, means unlimited", _retries
+        "`source.advanced.connect_attempts`; -1, the default of an import, means unlimited",
+        rules.number("source.advanced.connect_attempts", minimum=-1).apply,
     ),
     "retriable.restart.connector.wait.ms": rules.custom_rule(
         "`source.advanced.connect_backoff_seconds` and `connect_max_backoff_seconds`; imported default: 10 s",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, listed
 from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot import PARTITIONER
 from airflow_cdc_provider.sources.cql.system_schema import load
 from airflow_cdc_provider.sources.cql.types import quote_name
-from airflow_cdc_provider.sources.findings import listed, name_findings
+from airflow_cdc_provider.sources.findings import name_findings
 from airflow_cdc_provider.transfer.space import measure
 
 if TYPE_CHECKING:

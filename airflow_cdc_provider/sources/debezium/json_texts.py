@@ -16,8 +16,15 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 _LARGEST: Final = int(np.iinfo(np.int32).max)
 
 
-def strings(data: Bytes, values: ValueSpans) -> pa.Array:
-    """Decode strings; null for other values. An unpaired surrogate becomes U+FFFD."""
+def strings(data: Bytes, values: ValueSpans, *, exact: bool = False) -> pa.Array:
+    """Decode strings; null for other values.
+
+    Args:
+        data: The buffer.
+        values: The values.
+        exact: Whether strings with half of a surrogate pair, which UTF-8 can't represent, are null; otherwise
+            it becomes U+FFFD.
+    """
     own = values.only(STRING)
     starts = np.where(own.starts >= 0, own.starts + 1, -1)
     ends = np.where(own.starts >= 0, own.ends - 1, -1)
@@ -27,12 +34,13 @@ def strings(data: Bytes, values: ValueSpans) -> pa.Array:
         return span_column(pa.string(), data, starts, ends)
     offsets = _offsets(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
-    _unescape(data, starts, ends, offsets, out)
-    return column_of(pa.string(), out, offsets, starts >= 0)
+    halves = np.zeros(len(starts), np.bool_)
+    _unescape(data, starts, ends, offsets, out, halves)
+    return column_of(pa.string(), out, offsets, (starts >= 0) & ~(halves & exact))
 
 
 def compact(data: Bytes, values: ValueSpans) -> pa.Array:
-    """Return values in canonical form: no blanks, only mandatory escapes.
+    """Return values in canonical form: no blanks, only mandatory escapes (of halves of surrogate pairs, too).
 
     Returns:
         Binary; null for a missing value.
@@ -109,8 +117,6 @@ def _next(data: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
         low = _unit(data, at + 2)
         if 0xDC00 <= low <= 0xDFFF:
             return np.int64(0x10000) + ((unit - 0xD800) << 10) + (low - 0xDC00), at + 6
-    if 0xD800 <= unit <= 0xDFFF:
-        unit = np.int64(0xFFFD)
     return unit, at
 
 
@@ -166,7 +172,7 @@ def _measure(data: Bytes, starts: Ints, ends: Ints, sizes: Ints) -> Int:
 
 
 @walker
-def _unescape(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes) -> None:
+def _unescape(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes, halves: Flags) -> None:
     for row in range(len(starts)):
         at = starts[row]
         to = offsets[row]
@@ -175,6 +181,9 @@ def _unescape(data: Bytes, starts: Ints, ends: Ints, offsets: Ints, out: Bytes) 
             if point < 0:
                 out[to] = -1 - point
                 to += 1
+            elif 0xD800 <= point <= 0xDFFF:
+                halves[row] = True
+                to = _put(np.int64(0xFFFD), out, to)
             else:
                 to = _put(point, out, to)
 
@@ -186,13 +195,11 @@ def _put_escaped(point: Int, out: Bytes, to: Int) -> Int:
         out[to] = 0x5C
         out[to + 1] = point
         return to + 2
-    if point < 0x20:
+    if point < 0x20 or 0xD800 <= point <= 0xDFFF:
         out[to] = 0x5C
         out[to + 1] = 0x75
-        out[to + 2] = 0x30
-        out[to + 3] = 0x30
-        out[to + 4] = _HEX[point >> 4]
-        out[to + 5] = _HEX[point & 15]
+        for i in range(4):
+            out[to + 2 + i] = _HEX[(point >> (12 - 4 * i)) & 15]
         return to + 6
     return _put(point, out, to)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import urlsplit
 
+from airflow_cdc_provider.connector.publish.registry import invalid_registry_urls
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.settings import wrong_tuning
 from airflow_cdc_provider.options import option
@@ -55,23 +55,16 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _url(value: str) -> str:
-    parts = urlsplit(value)
-    is_valid = (
-        parts.scheme in ("http", "https") and parts.hostname and not parts.username and not parts.password
-    )
-    return "" if not value or is_valid else "http://host:port or https://..., without a login"
-
-
 @dataclass(frozen=True)
 class RegistryAddress:
     """The address of a schema registry with Confluent's REST API."""
 
     connection: str = option("Airflow connection of type http with the registry's address, login and TLS", "")
     url: str = option(
-        "The registry's URL; default: that of its connection. Credentials belong in the connection",
+        "The registry's URL, or several, separated by commas; default: that of its connection. Credentials "
+        "belong in the connection",
         "",
-        check=_url,
+        check=invalid_registry_urls,
     )
 
     @property

@@ -311,7 +311,7 @@ class DebeziumSource(Source):
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Raise ``ConfigurationError``: topics can't be queried for a table's rows."""
         raise ConfigurationError(
-            f"snapshots from topics are not supported: {table}",
+            "snapshots from topics are not supported",
             remedy="take an ad-hoc snapshot with a signal to Debezium: its events are written to the topic",
         )
 

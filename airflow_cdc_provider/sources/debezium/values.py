@@ -104,8 +104,8 @@ def show_plain(data: Bytes, values: ValueSpans, kind: str) -> Converted:
         own = values.only(INTEGER, NUMBER)
         converted, misfits = read_decimals(data, own.starts, own.ends, precision, scale)
         return converted, misfits | (values.present & (own.kinds == ABSENT))
-    converted = strings(data, values)
-    misfits = values.present & (values.kinds != STRING)
+    converted = strings(data, values, exact=True)
+    misfits = values.present & converted.is_null().to_numpy(zero_copy_only=False)
     if kind == "binary":
         converted, broken = from_base64(converted)
         misfits |= broken
@@ -243,7 +243,7 @@ def _maps(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
     offsets, pairs = elements_of(data, arrays)
     is_pair, firsts, seconds = _pairs(data, pairs)
     names = ValueSpans(found.names[0] - 1, found.names[1] + 1, np.full(len(found.owners), STRING))
-    keys = pa.concat_arrays([strings(data, names), _as_names(data, firsts)])
+    keys = pa.concat_arrays([strings(data, names, exact=True), _as_names(data, firsts)])
     items = ValueSpans(
         *(
             np.concatenate([a, b])
@@ -326,7 +326,7 @@ def _as_names(data: Bytes, values: ValueSpans) -> pa.Array:
         values.ends,
         np.where(values.kinds == NULL, 0, values.kinds),
     )
-    return pc.coalesce(strings(data, values), compact(data, others).cast(pa.string()))
+    return pc.coalesce(strings(data, values, exact=True), compact(data, others).cast(pa.string()))
 
 
 def _inside(offsets: Ints, wrong: Flags) -> Flags:

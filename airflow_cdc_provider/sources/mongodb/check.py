@@ -10,9 +10,9 @@ import pyarrow as pa
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors, timeout
 
-from airflow_cdc_provider.exceptions import CdcError, PositionLost
+from airflow_cdc_provider.exceptions import CdcError, PositionLost, listed
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.findings import listed, name_findings
+from airflow_cdc_provider.sources.findings import name_findings
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec, field_counts

@@ -72,7 +72,8 @@ class ConnectionValues:
 
         Args:
             connection: The values.
-            connect_timeout_seconds: Server selection and connect timeout.
+            connect_timeout_seconds: Server selection and connect timeout; 0 for no limit to connect, and the
+                driver's default to select.
             heartbeat_seconds: Monitoring interval of the driver.
             authentication: A class that provides credentials if the connection string names no user; empty
                 for none.
@@ -100,7 +101,7 @@ class ConnectionValues:
         milliseconds = int(connect_timeout_seconds * 1000)
         options = {
             "appname": _APP_NAME,
-            "serverSelectionTimeoutMS": milliseconds,
+            **({"serverSelectionTimeoutMS": milliseconds} if milliseconds else {}),
             "connectTimeoutMS": milliseconds,
             "heartbeatFrequencyMS": int(heartbeat_seconds * 1000),
             **extra,

@@ -42,6 +42,10 @@ def _collation(values: Mapping[str, Any]) -> str:
     return f"locale, and any of {', '.join(_COLLATION[1:])}"
 
 
+def _timeout(seconds: float) -> str:
+    return "" if seconds == 0 or seconds >= 0.1 else "0, or at least 0.1"
+
+
 def _operations(values: tuple[str, ...]) -> str:
     return "" if set(values) <= {"c", "u", "d"} else "some of c, u, d"
 
@@ -208,7 +212,11 @@ class MongodbAdvanced:
     max_await_seconds: float = option(
         "Maximum time that the server waits for new events before it replies", 1.0, minimum=0.0
     )
-    connect_timeout_seconds: float = option("Server selection and connect timeout", 10.0, minimum=0.1)
+    connect_timeout_seconds: float = option(
+        "Server selection and connect timeout; 0: no limit to connect, the driver's default to select",
+        10.0,
+        check=_timeout,
+    )
     validation_timeout_seconds: float = option(
         "Timeout of a connection check, for all its commands together",
         60.0,

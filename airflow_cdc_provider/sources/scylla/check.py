@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, listed
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.cql.connection import consistency_level, driver_errors
 from airflow_cdc_provider.sources.cql.lake_names import lake_names
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name
-from airflow_cdc_provider.sources.findings import listed, name_findings
+from airflow_cdc_provider.sources.findings import name_findings
 from airflow_cdc_provider.sources.scylla.client_driver import ClientDriver
 from airflow_cdc_provider.sources.scylla.cluster import SECOND_US
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption

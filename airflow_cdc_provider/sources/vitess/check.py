@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_cdc_provider.changes.column_names import column_names
-from airflow_cdc_provider.exceptions import CdcError, PositionLost
+from airflow_cdc_provider.exceptions import CdcError, PositionLost, listed
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.findings import listed, name_findings
+from airflow_cdc_provider.sources.findings import name_findings
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.lake_types import REST
 from airflow_cdc_provider.sources.vitess.options import VitessOptions

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_cdc_provider.connector.publish.vitess import validate_vitess_options
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.options import option
 from airflow_cdc_provider.sources.backoff import NO_LIMIT
 from airflow_cdc_provider.sources.plugin import SourceOptions
+from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet, is_real
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
-
-CURRENT: Final = "current"
 
 _SHARD: Final = re.compile(r"0|[A-Za-z0-9_]+|(?:[0-9a-f]{2})*-(?:[0-9a-f]{2})*")
 
@@ -54,6 +53,8 @@ def _tablet_type(value: Any) -> Any:
 
 
 def _start_at(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() == CURRENT:
+        return CURRENT
     return json.dumps(value) if isinstance(value, list) else value
 
 
@@ -73,8 +74,18 @@ def _vgtid(value: str) -> str:
             return expected
         if not all(isinstance(entry[name], str) and entry[name] for name in ("keyspace", "shard", "gtid")):
             return f"{expected}; take a snapshot to copy existing rows"
+        if is_real(entry["gtid"]) and not _is_gtid_set(entry["gtid"]):
+            return "current, MySQL56/... or MariaDB/... as each gtid"
         shards.append((entry["keyspace"], entry["shard"]))
     return "" if len(set(shards)) == len(shards) else expected
+
+
+def _is_gtid_set(text: str) -> bool:
+    try:
+        GtidSet.parse(text)
+    except CorruptInput:
+        return False
+    return True
 
 
 def _json_object(value: Any) -> Any:

@@ -28,8 +28,8 @@ from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.current_fields import with_current_fields
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
-from airflow_cdc_provider.sources.vitess.gtid import is_real
-from airflow_cdc_provider.sources.vitess.options import CURRENT, VitessOptions, require_epochs_of
+from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
+from airflow_cdc_provider.sources.vitess.options import VitessOptions, require_epochs_of
 from airflow_cdc_provider.sources.vitess.parallel_streams import ParallelStreams
 from airflow_cdc_provider.sources.vitess.pending import oldest
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition, require_known

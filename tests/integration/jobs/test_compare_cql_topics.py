@@ -130,6 +130,14 @@ def test_a_topic_of_cells_equals_its_mirror_until_its_records_are_wrong(
         key=repr,
     )
 
+    shop.run("TRUNCATE orders")
+    truncated = shop.sync()
+    named = f"publishing: TRUNCATE of {shop.keyspace}.orders: no event deletes their rows, as with Debezium"
+    assert [finding.startswith(named) for finding in truncated.findings if "TRUNCATE" in finding] == [True]
+    result, note = topic.compare()
+    assert note["only_topic"] > 0
+    assert "by TRUNCATE, DROP or a new snapshot: no event deletes earlier ones" in note["remark"]
+
 
 @pytest.mark.long
 def test_a_topic_of_whole_rows_equals_its_mirror_until_its_records_are_wrong(

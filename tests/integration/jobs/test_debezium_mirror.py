@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from pyspark.sql import Row
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import PositionLost
+from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
@@ -51,6 +51,8 @@ def test_mirror_equals_the_rows_that_events_describe(
     first = run_stage("sync", connector, connection(kafka_server))
     assert first.ok
     assert all(not table.error for table in first.tables), first.tables
+    with pytest.raises(ConfigurationError, match="mirrors of source debezium can't be verified"):
+        run_stage("verify", connector, connection(kafka_server))
 
     for table in tables:
         table.version = 2

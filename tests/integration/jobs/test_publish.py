@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from bson.raw_bson import RawBSONDocument
 
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
 from server_kit import KafkaServer
@@ -27,6 +28,7 @@ from tests.integration.jobs.publishing import (
     write,
 )
 from tests.integration.jobs.shop import Shop
+from tests.unit.sources.mongodb.documents import raw_document, raw_element, raw_string
 
 if TYPE_CHECKING:
     from pymongo.database import Database
@@ -78,6 +80,18 @@ def test_each_event_is_published_once_as_it_is_printed(
     reported = run_stage("offsets", declared, both, action="show").published
     assert reported is not None
     assert (reported.batch, reported.pending_batches) == (again.batch, 0)
+
+    database.customers.drop()
+    odd = [raw_document(raw_element(2, "_id", raw_string(text))) for text in (b"\xff", b"\xfe")]
+    database.customers.insert_many([RawBSONDocument(one) for one in odd])
+    dropped = run_stage("sync", declared, both)
+    named = f"publishing: DROP of {database.name}.customers: no event deletes their rows"
+    assert any(finding.startswith(named) for finding in dropped.findings), dropped.findings
+    odd_keys = [finding for finding in dropped.findings if "keys with bytes that are not UTF-8" in finding]
+    assert [f"{database.name}.customers (2): keys of" in finding for finding in odd_keys] == [True]
+    compared = {table.table: table.note for table in run_stage("compare_topics", declared, both).tables}
+    assert "by TRUNCATE, DROP or a new snapshot" in compared[f"{database.name}.customers"]
+    assert compared[f"{database.name}.orders"] == "equal"
 
 
 def test_batches_that_are_not_published_stay(

@@ -272,7 +272,7 @@ def test_check_prints_findings_and_fails_for_errors(
 def test_events_of_the_lake_are_what_the_stage_wrote(
     connector: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    recorded = application(monkeypatch, JobResult(ok=True, findings=("skipped: 1 of kind t",)))
+    recorded = application(monkeypatch, JobResult(ok=True, findings=("skipped: 1 of kind update",)))
 
     def submit(spec: Path) -> str:
         Path(JobSpec.from_json(spec.read_text()).options["path"]).write_bytes('{"topic":"ü"}\n'.encode())
@@ -281,7 +281,7 @@ def test_events_of_the_lake_are_what_the_stage_wrote(
     monkeypatch.setattr(live_commands, "_submit", submit)
     given = {"input": "", "from_lake": True, "after_batch": 7, "table": "s.a", "schema": "", "at": 5}
     offline_commands.events(Namespace(connector=connector, **given))
-    assert capfdbinary.readouterr() == ('{"topic":"ü"}\n'.encode(), b"skipped: 1 of kind t\n")
+    assert capfdbinary.readouterr() == ('{"topic":"ü"}\n'.encode(), b"skipped: 1 of kind update\n")
     (spec,) = recorded.specs
     assert (spec.stage, list(spec.tables)) == ("events", ["s.a"])
     assert (spec.options["after_batch"], spec.options["now_ns"]) == (7, 5 * 10**9)

@@ -50,7 +50,7 @@ def test_a_connection_reaches_jobs_that_publish_and_no_others() -> None:
     }
     assert (settings.key_subjects, settings.value_subjects) == ("topic", "record")
     assert (settings.auto_register, settings.normalize) == (True, True)
-    assert settings.address == "registry:8081"
+    assert settings.urls == ["https://registry:8081/apis/ccompat/v7"]
     assert "hush" not in repr(settings) + repr(declared)
 
 

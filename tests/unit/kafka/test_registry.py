@@ -43,6 +43,8 @@ def test_address_login_and_tls_come_from_the_connection() -> None:
     }
     assert client_settings({"host": "http://r/"})["url"] == "http://r"
     assert client_settings(connection, "http://other")["url"] == "http://other"
+    several = {"host": "a, https://b/", "port": 8081, "extra": {"path": "v7"}}
+    assert client_settings(several)["url"] == "http://a:8081/v7,https://b:8081/v7"
     token = {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "t"}
     assert client_settings({"host": "r", "extra": token})["bearer.auth.token"] == "t"
 
@@ -126,6 +128,29 @@ class RecordingRegistrar:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+@pytest.mark.parametrize("first", ["dead", "failing"])
+def test_the_next_address_is_used_when_one_does_not_answer_or_fails(first: str) -> None:
+    broken: Answer = (503, {}, b'{"error_code":50301,"message":"starting"}')
+    with RecordingRegistrar(FOUND) as good, RecordingRegistrar(broken) as bad:
+        dead = f"http://127.0.0.1:{free_port()}" if first == "dead" else bad.settings.urls[0]
+        registry = Registry(RegistrySettings({"url": f"{dead}, {good.settings.urls[0]}"}))
+        assert [registry.schema_of(number) for number in (7, 8)] == [RegisteredSchema("AVRO", '"string"')] * 2
+        assert (len(good.asked), len(bad.asked)) == (2, int(first == "failing"))
+        assert pickle.loads(pickle.dumps(registry)).schema_of(9) is not None
+        assert len(bad.asked) == int(first == "failing")
+
+
+def test_an_error_of_several_addresses_names_the_last_one() -> None:
+    with RecordingRegistrar(MISSING) as empty:
+        urls = [f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"]
+        with pytest.raises(RegistryUnavailable, match=urls[1].removeprefix("http://")):
+            Registry(RegistrySettings({"url": ",".join(urls)})).schema_of(7)
+        lacking = Registry(
+            RegistrySettings({"url": f"{empty.settings.urls[0]},{urls[0]}"}), lambda seconds: None
+        )
+        assert lacking.schema_of(7) is None
 
 
 MISSING: Answer = (404, {}, b'{"error_code":40403,"message":"Schema 7 not found"}')

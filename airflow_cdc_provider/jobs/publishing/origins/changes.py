@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
+from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.sliced import Sliced
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -44,11 +45,20 @@ class Changes(Origin):
 
     def sliced(self, after: int) -> Sliced:
         """Partition the records of the batches after one, so that each row of the source is in one slice."""
+        self.add_removals(after)
         events = source_plugin(self.job.connector.type).events()
         return events.sliced_records(self.stores, self.source, after, self.through)
 
+    def add_removals(self, after: int) -> None:
+        """Report the tables that were truncated or dropped after a batch."""
+        if after < self.through:
+            tables = self.job.spec.tables or None
+            rows = self.stores.changes.pending(after, self.through, tables, (record.TRUNCATE, record.DROP))
+            self.skipped.removed |= set(map(tuple, rows.select("kind", "source_table").collect()))
+
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish the batches from the publisher's position on."""
+        self.add_removals(publisher.position.batch - 1)
         publisher.publish(self.through, time.time_ns())
 
     def published_through(self, position: PublishPosition) -> int:

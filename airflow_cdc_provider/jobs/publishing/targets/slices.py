@@ -356,8 +356,7 @@ class SlicedRun:
             self.transactions += one.transactions
             self.dead_letters += one.dead_letters
             self.refused |= one.refused
-            self.origin.skipped.undecodable += one.skipped.undecodable
-            self.origin.skipped.by_kind.update(one.skipped.by_kind)
+            self.origin.skipped.update(one.skipped)
         errors = [one.error for one in outcomes if one.error is not None]
         for error in sorted(errors, key=lambda error: isinstance(error, RETRIED_ERRORS)):
             raise error

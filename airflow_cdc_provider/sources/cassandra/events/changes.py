@@ -117,9 +117,10 @@ def nodes_of(records: pa.RecordBatch) -> pa.Array:
     return pc.if_else(pc.equal(records["kind"], record.SNAPSHOT), None, records["origin"])
 
 
-def count_truncations(kinds: pa.Array | pa.ChunkedArray) -> int:
-    """Return the number of truncations among record kinds."""
-    return int(pc.sum(pc.equal(kinds, record.TRUNCATE)).as_py() or 0)
+def truncations(records: pa.RecordBatch | pa.Table) -> set[tuple[str, str]]:
+    """Return the truncated tables, as :attr:`.skipped_records.SkippedRecords.removed`."""
+    tables = records["source_table"].filter(pc.equal(records["kind"], record.TRUNCATE))
+    return {(record.TRUNCATE, table) for table in tables.unique().to_pylist()}
 
 
 def excluded_columns(connector: Connector, source: CassandraSource) -> Mapping[str, list[tuple[str, ...]]]:

@@ -29,7 +29,6 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,
     Numbered,
     all_records,
-    count_truncations,
     excluded_columns,
     excluded_of,
     fences_of,
@@ -38,6 +37,7 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
     runs_of,
     selected_changes,
     table_ids_of,
+    truncations,
 )
 from airflow_cdc_provider.sources.cassandra.events.datastax_decode import RowDecoder
 from airflow_cdc_provider.sources.cassandra.events.earlier_rows import EarlierRows, deleted_ranges
@@ -86,7 +86,7 @@ def _whole_rows(
     former = {schema.id for schema in source.former_tables()}
     records, numbers = all_records(batches)
     records = records.combine_chunks()
-    skipped.by_kind["t"] += count_truncations(records["kind"])
+    skipped.removed |= truncations(records)
     table_ids = table_ids_of(records, source)
     rows: list[np.ndarray] = []
     parts: list[pa.RecordBatch] = []

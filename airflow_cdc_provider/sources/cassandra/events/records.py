@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from airflow_cdc_provider.events import cloud_events
 from airflow_cdc_provider.events.encoder import Envelope, in_order
 from airflow_cdc_provider.events.event_batches import EventBatch
 from airflow_cdc_provider.events.json_converter import to_json
-from airflow_cdc_provider.events.skipped_records import SkippedRecords
+from airflow_cdc_provider.events.skipped_records import OPERATIONS, SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.formats.arrow_bytes import join
 from airflow_cdc_provider.sources import encoding
@@ -23,19 +24,21 @@ from airflow_cdc_provider.sources.cassandra.events.changes import (
     EventSettings,
     Numbered,
     converters_of,
-    count_truncations,
     excluded_columns,
     excluded_of,
     nodes_of,
     note,
     selected_changes,
     table_ids_of,
+    truncations,
 )
 from airflow_cdc_provider.sources.cassandra.events.datastax_records import whole_rows
 from airflow_cdc_provider.sources.cassandra.events.decode import EventDecoder
 from airflow_cdc_provider.sources.cassandra.events.grouping import Grouping
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes
 from airflow_cdc_provider.sources.encoding import encoded_events, without_skipped
+
+_WORDS: Final = {**OPERATIONS, "r": "range deletion"}
 
 
 def build_events(
@@ -94,8 +97,7 @@ def _cells_of_rows(
     for number, batch in batches:
         start, end = end, end + batch.num_rows
         selected = grouping.selected[start:end] if grouping else None
-        kinds = batch["kind"] if selected is None else batch["kind"].filter(selected)
-        skipped.by_kind["t"] += count_truncations(kinds)
+        skipped.removed |= truncations(batch if selected is None else batch.filter(selected))
         rows: list[np.ndarray] = []
         parts: list[pa.RecordBatch] = []
         table_ids = table_ids_of(batch, source)
@@ -111,7 +113,7 @@ def _cells_of_rows(
             schema = decoder.schema
             note(schema.full_name, part, decoded.undecodable, decoded.reasons, skipped)
             events = without_skipped(
-                decoded.events, connector, skipped.by_kind, () if options.ranges else ("r",)
+                decoded.events, connector, skipped.by_kind, () if options.ranges else ("r",), _WORDS
             )
             if events.num_rows:
                 if grouping and choices.before:

@@ -189,6 +189,7 @@ def _decode(builder: MongodbRecords, piece: _Piece, skipped: SkippedRecords) -> 
         )
     for row, reason in zip(decoded.undecodable, decoded.reasons, strict=True):
         skipped.add(piece.position(row), reason)
+    skipped.inexact_keys.update(decoded.inexact_keys)
     return decoded.events
 
 

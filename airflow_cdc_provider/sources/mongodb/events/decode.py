@@ -8,6 +8,7 @@ origin of each column.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -131,11 +132,13 @@ class MongodbEvents:
         events: Batch of :data:`EVENT_SCHEMA`, in the order of the input.
         undecodable: Input rows that are left out: they are broken, or can't be rendered.
         reasons: The reason for each of them.
+        inexact_keys: Number of events by collection whose key has bytes that are not UTF-8.
     """
 
     events: pa.RecordBatch
     undecodable: Sequence[int] = ()
     reasons: Sequence[str] = ()
+    inexact_keys: Mapping[str, int] = field(default_factory=dict)
 
 
 def decode_stream(
@@ -178,7 +181,7 @@ def decode_stream(
     rendered = _Rendered(form, data, databases, collections)
     id_slot = _KEY if form.document_key else _ID
     columns: dict[str, pa.Array] = {
-        "id": rendered.value(kinds[:, id_slot], first[:, id_slot], last[:, id_slot], KEY),
+        "id": rendered.key(data, kinds[:, id_slot], first[:, id_slot], last[:, id_slot]),
         "before": rendered.document("before_bson", kinds[:, _BEFORE], first[:, _BEFORE], last[:, _BEFORE]),
         "after": rendered.document("after_bson", kinds[:, _FULL], first[:, _FULL], last[:, _FULL]),
         "updated": rendered.updated(
@@ -210,7 +213,6 @@ def decode_stream(
         "database": databases,
         "collection": collections,
         "op": pa.array(_OP_NAMES[ops]),
-        "id": pc.fill_null(columns["id"], "null"),
         "update_description": pa.StructArray.from_arrays(
             [removed, columns.pop("updated"), truncated],
             fields=list(UPDATE_DESCRIPTION),
@@ -274,8 +276,7 @@ def decode_snapshot(
     key_data = data
     if form.document_key:
         key_data, kinds, first, last = shard_keys(data, whole, starts, ends, form.shard_key)
-    ids, status, _ = write_values(key_data, kinds, first, last, KEY)
-    rendered.damaged |= status == BROKEN
+    ids = rendered.key(key_data, kinds, first, last)
     if form.raw:
         rendered.raw["id_bson"] = values_as_documents(key_data, kinds, first, last, b"id")
     nothing = pa.nulls(count)
@@ -284,7 +285,7 @@ def decode_snapshot(
         "database": pa.repeat(database, count),
         "collection": pa.repeat(collection, count),
         "op": pa.repeat("r", count),
-        "id": pc.fill_null(ids, "null"),
+        "id": ids,
         "after": after,
         **_moments(versions, count),
         **rendered.raw,
@@ -316,10 +317,18 @@ class _Rendered:
     def __init__(self, form: EventForm, data: np.ndarray, databases: pa.Array, collections: pa.Array) -> None:
         self._form = form
         self._data = data
+        self._names = (databases, collections)
         self.masks = form.rules.masks(databases, collections) if form.rules else []
         self.damaged = np.zeros(len(databases), np.bool_)
         self._clashes = np.full(len(databases), -1, np.int64)
+        self._inexact = np.zeros(len(databases), np.bool_)
         self.raw: dict[str, pa.Array] = {}
+
+    def key(self, data: np.ndarray, kinds: np.ndarray, first: np.ndarray, last: np.ndarray) -> pa.Array:
+        """Render the keys of records."""
+        text, status, self._inexact = write_values(data, kinds, first, last, KEY)
+        self.damaged |= status == BROKEN
+        return pc.fill_null(text, "null")
 
     def value(self, kinds: np.ndarray, first: np.ndarray, last: np.ndarray, profile: int) -> pa.Array:
         """Render values unchanged."""
@@ -355,6 +364,13 @@ class _Rendered:
         """Rows that are left out (bool)."""
         return self.damaged | (self._clashes >= 0)
 
+    @property
+    def inexact_keys(self) -> Counter[str]:
+        """Number of rows by collection whose key has bytes that are not UTF-8."""
+        rows = pa.array(np.flatnonzero(self._inexact & ~self.left_out))
+        names = (column.take(rows).to_pylist() for column in self._names)
+        return Counter(f"{database}.{collection}" for database, collection in zip(*names, strict=True))
+
     def reasons(self, broken: str) -> dict[int, str]:
         """Return why rows are left out, by row."""
         return {
@@ -366,7 +382,8 @@ class _Rendered:
 def _build_result(batch: pa.RecordBatch, reasons: Mapping[int, str], rendered: _Rendered) -> MongodbEvents:
     left_out = sorted(reasons)
     kept = batch.filter(pa.array(~rendered.left_out)) if rendered.left_out.any() else batch
-    return MongodbEvents(kept, tuple(left_out), tuple(reasons[row] for row in left_out))
+    texts = tuple(reasons[row] for row in left_out)
+    return MongodbEvents(kept, tuple(left_out), texts, rendered.inexact_keys)
 
 
 def split_documents(

@@ -47,6 +47,7 @@ class MongodbRows(RowEvents):
                 rows["state"], database, collection, form, rows["version"]
             )
             events = with_operations(decoded.events, rows["op"].take(decoded.events["row"]))
+            skipped.inexact_keys.update(decoded.inexact_keys)
             records, reasons = builder.records(events)
             reasons |= dict(zip(decoded.undecodable, decoded.reasons, strict=True))
             for row, reason in sorted(reasons.items()):

@@ -129,6 +129,21 @@ def test_a_job_fails_by_what_its_tables_failed_of(errors: list[Exception], kind:
     assert str(error).count("[CDC-") == 1, "one class, so that the text identifies it"
 
 
+def test_equal_errors_of_tables_are_reported_once_with_their_names(caplog: pytest.LogCaptureFixture) -> None:
+    many = [
+        failed(f"shop.t{n}", ConfigurationError(f"shop.t{n} has no key", remedy="add one")) for n in range(22)
+    ]
+    other = failed("shop.t1x", ConfigurationError("shop.t1x has too many columns, shop.t1 hasn't"))
+    text = str(of_all_tables([*many, other, TableResult("shop.good")]))
+    names = ", ".join(f"shop.t{n}" for n in range(10))
+    assert text == (
+        f"[CDC-CONFIGURATION] 23 of 24 tables failed: {names} and 12 more: the table has no key. add one; "
+        "shop.t1x: shop.t1x has too many columns, shop.t1 hasn't"
+    )
+    assert caplog.text.count("has no key") == 2 * 1, "the message and its stack trace"
+    assert caplog.text.count("the same error") == 21
+
+
 def test_a_job_whose_tables_are_merged_has_no_error() -> None:
     assert of_all_tables([TableResult("shop.good")]) is None
     assert of_all_tables([]) is None

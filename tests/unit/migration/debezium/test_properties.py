@@ -360,6 +360,10 @@ def test_the_connect_timeout_bounds_an_attempt() -> None:
     values = ConnectionValues.read({"host": "h"}, options.advanced.connect_timeout_seconds)
     with values.client(connect=False) as client:
         assert client.options.pool_options.connect_timeout == 2.5
+    unlimited = source(mongodb_connect_timeout_ms="0").advanced.connect_timeout_seconds
+    with ConnectionValues.read({"host": "h"}, unlimited).client(connect=False) as client:
+        assert client.options.pool_options.connect_timeout is None
+        assert client.options.server_selection_timeout == 30
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -414,7 +418,7 @@ def test_cursor_options_is_imported() -> None:
     for wrong in ("[{", "{}", '[{"$out": "x"}]', '[{"$unset": "_id"}]'):
         with pytest.raises(ConfigurationError, match="pipeline: expected"):
             source(cursor_pipeline=wrong)
-    with pytest.raises(ConfigurationError, match="above 0 with mode skip"):
+    with pytest.raises(ConfigurationError, match="at least 1"):
         source(cursor_oversize_handling_mode="skip", cursor_oversize_skip_threshold="0")
     with pytest.raises(ConfigurationError, match="skip_threshold_bytes is missing"):
         source(cursor_oversize_handling_mode="skip")

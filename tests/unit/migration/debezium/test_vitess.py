@@ -18,9 +18,10 @@ LEAST = {
     "topic.prefix": "cdc",
     "vitess.keyspace": "shop",
 }
+GTID = "MySQL56/e03ece6c-4c04-11ec-8e20-0242ac110004"
 SET = (
-    '[{"keyspace":"shop","shard":"-80","gtid":"MySQL56/a:1-41"},'
-    '{"keyspace":"shop","shard":"80-","gtid":"MySQL56/a:1-38"}]'
+    f'[{{"keyspace":"shop","shard":"-80","gtid":"{GTID}:1-41"}},'
+    f'{{"keyspace":"shop","shard":"80-","gtid":"{GTID}:1-38"}}]'
 )
 TYPES = "publish.vitess.source_types"
 BARE = "source.stream.exclude_keyspace_from_table_name"
@@ -116,20 +117,28 @@ def test_shards_and_tablets() -> None:
 def test_where_to_start() -> None:
     assert source({"vitess.vgtid": "current"}).start_at == "current"
     assert json.loads(source({"vitess.vgtid": SET}).start_at) == json.loads(SET)
-    assert json.loads(source({"vitess.gtid": "MySQL56/a:1-41", "vitess.shard": "-80"}).start_at) == [
-        {"keyspace": "shop", "shard": "-80", "gtid": "MySQL56/a:1-41"}
+    assert json.loads(source({"vitess.gtid": f"{GTID}:1-41", "vitess.shard": "-80"}).start_at) == [
+        {"keyspace": "shop", "shard": "-80", "gtid": f"{GTID}:1-41"}
     ]
     assert source({"vitess.gtid": "current", "vitess.shard": "-80"}).start_at == "current"
     assert source({"vitess.gtid": "current"}).start_at == "current"
-    empty = imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "").replace("MySQL56/a:1-38", "")})
+    for name in ("vitess.gtid", "vitess.vgtid"):
+        assert source({name: "CURRENT", "vitess.shard": "-80"}).start_at == "current"
+        unknown = SET.replace(f"{GTID}:1-41", "CURRENT")
+        with pytest.raises(ConfigurationError, match=f"property {name} can't .*MySQL56/... or MariaDB/..."):
+            imported({name: unknown})
+    assert json.loads(source({"vitess.gtid": SET}).start_at) == json.loads(SET)
+    with pytest.raises(ConfigurationError, match=r"property vitess\.gtid can't be imported"):
+        imported({"vitess.gtid": "MySQL56/a:1-41", "vitess.shard": "-80"})
+    empty = imported({"vitess.vgtid": SET.replace(f"{GTID}:1-41", "").replace(f"{GTID}:1-38", "")})
     assert empty.connector.snapshot.mode == "initial"
     assert any("a snapshot copies the tables" in note for note in empty.notes)
     with pytest.raises(ConfigurationError, match=r"vitess\.shard"):
-        imported({"vitess.gtid": "MySQL56/a:1-41"})
+        imported({"vitess.gtid": f"{GTID}:1-41"})
     with pytest.raises(ConfigurationError, match="doesn't name the shards to read"):
         imported({"vitess.vgtid": SET, "vitess.shard": "-80"})
     with pytest.raises(ConfigurationError, match="only some shards"):
-        imported({"vitess.vgtid": SET.replace("MySQL56/a:1-41", "")})
+        imported({"vitess.vgtid": SET.replace(f"{GTID}:1-41", "")})
 
 
 @pytest.mark.covers("VIT-SCO-09", "VIT-SCO-10")
@@ -321,7 +330,7 @@ def test_several_tasks_need_offsets_per_task() -> None:
     ("name", "value", "message"),
     [
         ("vitess.offset.storage.task.key.gen", "-1", r"task\.key\.gen\) of 0 or more"),
-        ("vitess.offset.storage.task.key.gen", "one", "an integer, or -1"),
+        ("vitess.offset.storage.task.key.gen", "one", "an integer of 64 bits, at least -1"),
         ("vitess.prev.num.tasks", "-1", r"prev\.num\.tasks\) above 0"),
         ("vitess.prev.num.tasks", "0", r"prev\.num\.tasks\) above 0"),
     ],
@@ -396,7 +405,7 @@ def test_queues() -> None:
     assert converted.connector.publish.kafka.producer == {"acks": "all"}
     notes = converted.notes
     assert all(any(name in note for note in notes) for name in quiet)
-    with pytest.raises(ConfigurationError, match=r"above max\.batch\.size"):
+    with pytest.raises(ConfigurationError, match=r"more than max\.batch\.size, 2048"):
         imported({"max.queue.size": "2048"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -46,10 +47,11 @@ def feed_of(topic: str, **other: Any) -> Feed:
 
 
 def text(content: Any) -> bytes | None:
-    """Write JSON without blanks, as Kafka Connect does."""
+    """Write JSON without blanks, as Kafka Connect does; halves of surrogate pairs are escaped."""
     if content is None or isinstance(content, bytes):
         return content
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    written = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", written).encode()
 
 
 def messages(pairs: Sequence[tuple[Any, Any]], first: int = 0) -> Messages:

@@ -360,7 +360,21 @@ def test_names_that_no_text_of_a_lake_can_have_stop_no_table() -> None:
         (key(1), b'{"op":"c","after":{"id":1,"\\ud800":"x"}}'),
         (key(2), framed(event("c", None, {"id": 2, "": "y"}), [ID, column("", "string")])),
     )
-    assert rows(shown) == {1: {"_rest": '{"\ufffd":"x"}'}, 2: {"_": "y"}}
+    assert rows(shown) == {1: {"_rest": r'{"\ud800":"x"}'}, 2: {"_": "y"}}
+
+
+@pytest.mark.parametrize("half", ["\ud800", "x\udc00", "\udc00\ud800"])
+def test_half_a_surrogate_pair_is_in_the_rest_as_it_is(half: str) -> None:
+    table, fields = Table(), [ID, column("v", "string")]
+    shown = table.take(
+        (key(1), framed(event("c", None, {"id": 1, "v": half}), fields)),
+        (key(2), framed(event("c", None, {"id": 2, "v": "\U0001f600"}), fields)),
+        (key(3), event("c", None, {"id": 3, "v": half})),
+    )
+    found = rows(shown)
+    assert found[2] == {"v": "\U0001f600"}
+    assert [json.loads(found[number].pop("_rest")) for number in (1, 3)] == [{"v": half}] * 2
+    assert (found[1], found[3]) == ({}, {})
 
 
 def test_columns_that_engines_cannot_distinguish_have_other_names() -> None:

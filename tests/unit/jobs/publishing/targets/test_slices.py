@@ -264,6 +264,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     nothing: Any = SimpleNamespace(
         groupBy=lambda name: nothing,
         count=lambda: nothing,
+        select=lambda *names: nothing,
         collect=list,
         where=lambda rows: pytest.fail("nothing is parted"),
     )
@@ -272,7 +273,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     events = SimpleNamespace(sliced_records=lambda *given: sliced)
     monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
-    changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9))
+    changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9), pending=lambda *given: nothing)
     job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
     target = SlicedKafkaTarget(job, DeadLetters.of(job.connector, stores), clients.connections, brokers)  # type: ignore[arg-type]
     origin = Changes(job, stores, source, SkippedRecords(strict=True))

@@ -14,6 +14,7 @@ from airflow_cdc_provider.sources.mongodb.events.decode import (
     decode_stream,
     split_documents,
 )
+from tests.unit.sources.mongodb.documents import raw_document, raw_element, raw_string
 
 
 def change(**members: Any) -> bytes:
@@ -37,6 +38,26 @@ def decoded(*events: bytes, full_document: Any = "lookup", pre_images: bool = Tr
     assert found.undecodable == ()
     assert found.events.schema == EVENT_SCHEMA
     return found.events.to_pylist()
+
+
+def test_keys_that_are_not_utf8_are_written_as_java_decodes_them_and_counted_by_collection() -> None:
+    texts = [b"\xff", b"\xfe", b"\xef\xbf\xbd", b"x", b"\xe2\x82"]
+    rows = [raw_document(raw_element(0x02, "_id", raw_string(text))) for text in texts]
+    snapshot = decode_snapshot(pa.array(rows, pa.binary()), "shop", "a")
+    assert snapshot.events["id"].to_pylist() == ['"\ufffd"'] * 3 + ['"x"', '"\ufffd"']
+    assert snapshot.inexact_keys == {"shop.a": 3}
+    events = [
+        raw_document(
+            raw_element(0x02, "operationType", raw_string(b"insert")),
+            raw_element(3, "ns", bson.encode({"db": "shop", "coll": collection})),
+            raw_element(3, "documentKey", row),
+            raw_element(3, "fullDocument", row),
+        )
+        for row, collection in zip(rows, "abaaa", strict=True)
+    ]
+    stream = decode_stream(pa.array(events, pa.binary()), full_document="lookup", pre_images=False)
+    assert stream.events["id"].to_pylist() == snapshot.events["id"].to_pylist()
+    assert stream.inexact_keys == {"shop.a": 2, "shop.b": 1}
 
 
 def test_an_update_has_its_parts() -> None:

@@ -122,7 +122,7 @@ def test_an_undecodable_row_is_reported_with_its_key() -> None:
 def test_reads_can_be_left_out() -> None:
     skipped = SkippedRecords(strict=True)
     assert records([TEA, OWNER], ITEMS, skipped, skipped_operations=["r"]) == []
-    assert skipped.by_kind["r"] == 2
+    assert skipped.by_kind["read"] == 2
 
 
 def test_a_row_is_read_by_the_schema_of_its_time() -> None:
