@@ -19,7 +19,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, RecordsRejected, SchemaRejected
+from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.producer import RecordProducer
@@ -43,9 +44,11 @@ class Heartbeats:
             published; returns no records if there is no position, or one beyond that batch.
         open_producer: Opens the producer.
         clock: Monotonic seconds.
+        passes_refused: Whether a topic that is refused is no error, so that events are published.
 
     Attributes:
         published: The batch through which events are published.
+        refused: The error of the last heartbeat if its topic is refused, by ``heartbeats``.
     """
 
     def __init__(
@@ -54,20 +57,24 @@ class Heartbeats:
         build: Callable[[int, int], pa.RecordBatch],
         open_producer: Callable[[], RecordProducer],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        passes_refused: bool = False,
     ) -> None:
         self._interval_seconds = interval_seconds
         self._build = build
         self._open_producer = open_producer
         self._clock = clock
+        self._passes_refused = passes_refused
         self._due = clock()
         self._producer: RecordProducer | None = None
         self.published = -1
+        self.refused: dict[str, str] = {}
 
     def beat(self) -> bool:
         """Send a heartbeat if one is due.
 
         Returns:
-            Whether it was sent.
+            Whether it was sent, or its topic is refused and that is no error.
 
         Raises:
             CdcError: See :meth:`~airflow_cdc_provider.kafka.producer.RecordProducer.send`; it remains due.
@@ -75,16 +82,20 @@ class Heartbeats:
         now = self._clock()
         if now < self._due:
             return False
-        record = self._build(time.time_ns(), self.published)
-        if not record.num_rows:
-            return False
-        if self._producer is None:
-            self._producer = self._open_producer()
         try:
+            record = self._build(time.time_ns(), self.published)
+            if not record.num_rows:
+                return False
+            if self._producer is None:
+                self._producer = self._open_producer()
             self._producer.send([record])
-        except CdcError:
+            self.refused = {}
+        except CdcError as error:
             self.close()  # after a failure a client restarts its sequence numbers
-            raise
+            if not self._passes_refused or not isinstance(error, RecordsRejected | SchemaRejected):
+                raise
+            self.refused = {"heartbeats": str(error)}
+            log.warning("a heartbeat was not sent: %s", error)
         # Relative to the due time, not to the time sent: a late heartbeat doesn't delay the next ones.
         self._due += self._interval_seconds * (1 + (now - self._due) // self._interval_seconds)
         return True

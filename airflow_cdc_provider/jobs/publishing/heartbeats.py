@@ -38,5 +38,6 @@ def heartbeats_of(connector: Connector, changes: ChangesTable, clients: Clients)
             publish.heartbeat_interval_seconds,
             build,
             lambda: heartbeat_producer(connector, settings, positions),
+            passes_refused=publish.writes_dead_letters,
         )
     return clients.heartbeats

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_cdc_provider.exceptions import RecordsRejected
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.stream import _pause
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
@@ -24,6 +25,7 @@ MONGODB = {
     "topic.prefix": "shop",
 }
 BEAT = pa.record_batch({"topic": ["beats"]})
+AWAY = BrokersUnavailable("sending records failed")
 
 
 @dataclass
@@ -32,16 +34,18 @@ class Producer:
 
     Args:
         fails: How many of the next calls fail.
+        error: How.
     """
 
     fails: int = 0
+    error: Exception = AWAY
     sent: list[pa.RecordBatch] = field(default_factory=list)
     closed: bool = False
 
     def send(self, records: Sequence[pa.RecordBatch]) -> None:
         if self.fails:
             self.fails -= 1
-            raise BrokersUnavailable("sending records failed")
+            raise self.error
         self.sent += records
 
     def close(self) -> None:
@@ -54,6 +58,7 @@ class Setting:
 
     now: float = 100.0
     fails: int = 0
+    error: Exception = AWAY
     interval_seconds: float = 10.0
     make: Callable[[int, int], pa.RecordBatch] = lambda now_ns, published: BEAT
     producers: list[Producer] = field(default_factory=list)
@@ -62,7 +67,7 @@ class Setting:
         self.beats = Heartbeats(self.interval_seconds, self.make, self.open, lambda: self.now)
 
     def open(self) -> Any:
-        self.producers.append(Producer(self.fails))
+        self.producers.append(Producer(self.fails, self.error))
         return self.producers[-1]
 
     @property
@@ -97,6 +102,18 @@ def test_one_that_could_not_be_sent_is_still_due_and_a_new_client_sends_it() -> 
     assert len(setting.producers) == 2
     setting.beats.close()
     assert setting.producers[1].closed
+
+
+def test_a_topic_that_is_refused_stops_no_events_and_is_tried_again() -> None:
+    setting = Setting(fails=1, error=RecordsRejected("beats", "TOPIC_AUTHORIZATION_FAILED", whole_topic=True))
+    with pytest.raises(RecordsRejected):
+        setting.at(100)
+    setting.beats = Heartbeats(10.0, setting.make, setting.open, lambda: setting.now, passes_refused=True)
+    assert list(setting.beats.between(iter([1, 2]))) == [1, 2]
+    assert "topic beats rejects records" in setting.beats.refused["heartbeats"]
+    setting.fails = 0
+    assert setting.at(109, 110) == [False, True]
+    assert (setting.sent, setting.beats.refused) == (1, {})
 
 
 def test_where_nothing_is_reached_there_is_none_until_it_is_published() -> None:
