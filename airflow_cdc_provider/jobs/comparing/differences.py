@@ -67,7 +67,6 @@ def table_result(
     mirror_rows: int,
     seconds: float,
     columns_left_out: Sequence[str] = (),
-    remark: str = "",
 ) -> TableResult:
     """Log the outcome of a table, and return it as part of the job's result.
 
@@ -79,7 +78,6 @@ def table_result(
         mirror_rows: Rows of the mirror.
         seconds: Duration of the comparison.
         columns_left_out: Columns that weren't compared.
-        remark: A likely reason of differences.
     """
     names = {"left": sides.left, "right": sides.right}
     for sample in found.samples:
@@ -109,9 +107,6 @@ def table_result(
         left_out["columns_not_compared"] = list(columns_left_out)
     if left_out:
         log.warning("%s: not everything was compared: %s", table, json.dumps(left_out))
-    if remark:
-        log.warning("%s: %s", table, remark)
-        left_out["remark"] = remark
     differences = found.only_left + found.only_right + found.different
     return TableResult(
         table,

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +22,6 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA
 from airflow_cdc_provider.changes.contribution import SPARK_DDL as CONTRIBUTION_DDL
-from airflow_cdc_provider.changes.fence import Fence, newest_generation
 from airflow_cdc_provider.changes.worker import map_in_arrow
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
@@ -243,33 +241,20 @@ def _compare_table(
         expected = map_in_arrow(events, _MirrorStates(form, connector.publish.key == "string"), _STATES_DDL)
         both = reported.unionByName(expected).repartition(partitions, "key")
         outcomes = map_in_arrow(both, _compared, OUTCOME_DDL)
-    found = total(outcomes)
     result = table_result(
         table,
-        found,
+        total(outcomes),
         _SIDES,
         merged_through=state.merged_through,
         mirror_rows=rows,
         seconds=time.monotonic() - started,
         columns_left_out=left_out,
-        remark=_remark(state.fences) if found.only_left else "",
     )
     if not (count := metrics.value.counts["skipped"]):
         return result
     named = "; ".join(text for _, text in sorted(metrics.value.skipped)[:_MAX_REPORTED])
     error = CorruptInput(f"{count} rows of the mirror {mirror.name} have no event", found=named)
     return of_one_table(result, error)
-
-
-def _remark(fences: Sequence[Fence]) -> str:
-    """Return why a topic may have rows that its mirror doesn't have, empty for no reason."""
-    if not fences:
-        return ""
-    moment = datetime.fromtimestamp(newest_generation(fences) / 1e6, UTC).isoformat(timespec="seconds")
-    return (
-        f"its rows were replaced at {moment} by TRUNCATE, DROP or a new snapshot: no event deletes earlier "
-        "ones from the topic"
-    )
 
 
 def topics_of_table(connector: Connector, table: str, options: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ from airflow_cdc_provider.sensors.cassandra import CdcRawSpaceSensor
 from airflow_cdc_provider.sensors.snapshots import CdcSnapshotSensor
 from airflow_cdc_provider.sensors.topics import CdcConsumerLagSensor
 from airflow_cdc_provider.tasks.parameters import to_mapping, to_tables
-from tests.contract.test_provider import OPERATORS, make
+from tests.contract.provider_classes import OPERATORS, make
 from tests.unit.fake_spark import DECLARATION, FakeSpark
 
 LITERALS = (

@@ -167,7 +167,7 @@ def test_every_source_takes_transforms_with_predicates_over(kind: str) -> None:
         ({"type": f"{CONNECT}RegexRouter"}, r"invalid properties transforms\.t\.\*.*regex"),
         (
             {"type": f"{CONNECT}RegexRouter", "regex": "a", "replacement": "b", "own": "c"},
-            "unknown property own",
+            r"unknown property transforms\.t\.own",
         ),
         ({"type": f"{CONNECT}InsertField$Value", "offset.field": "o"}, "no offset"),
         ({"type": f"{CONNECT}Cast$Value", "spec": "a:int9"}, "types of int8"),
