@@ -13,6 +13,7 @@ position: each capture commits it, even if nothing was captured.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, RecordsRejected, SchemaRejected
-from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.producer import RecordProducer
@@ -28,6 +28,8 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("airflow_cdc_provider.jobs")
 
 T = TypeVar("T")
 
