@@ -60,7 +60,7 @@ class ConfigurationError(CdcError):
 
 
 class SchemaRejected(ConfigurationError):
-    """A schema registry rejects the schema of a topic's records, or doesn't have it."""
+    """The schema of a topic's records is rejected, missing in the registry, or has another table's name."""
 
     code = "SCHEMA-REJECTED"
 
@@ -90,6 +90,11 @@ class RecordsRejected(ConfigurationError):
 
 def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRejected:
     return RecordsRejected(topic, reason, whole_topic=whole_topic, remedy=remedy)
+
+
+def reworded(error: CdcError, message: str) -> ConfigurationError:
+    """Return an error of the configuration with another message and the parts of an error."""
+    return ConfigurationError(message, expected=error.expected, found=error.found, remedy=error.remedy)
 
 
 def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:

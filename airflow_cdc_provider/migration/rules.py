@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.connector.declaration import Connector, check_declared
 from airflow_cdc_provider.connector.publish.vitess import split_expressions
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, reworded
 
 Outcome = Literal["imported", "ignored", "unsupported"]
 
@@ -83,12 +83,7 @@ class Draft:
         try:
             check_declared(self.type, path, value)
         except ConfigurationError as error:
-            raise ConfigurationError(
-                f"property {self.property} can't be imported: {error.message}",
-                expected=error.expected,
-                found=error.found,
-                remedy=error.remedy,
-            ) from error
+            raise reworded(error, f"property {self.property} can't be imported: {error.message}") from error
         *parts, last = path.split(".")
         target = self.values
         for part in parts:

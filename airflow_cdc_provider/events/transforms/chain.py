@@ -27,7 +27,7 @@ from airflow_cdc_provider.events.transforms.java_patterns import java_pattern, r
 from airflow_cdc_provider.events.transforms.pieces import AFTER, Piece, Rows
 from airflow_cdc_provider.events.transforms.row_options import UnwrapOptions
 from airflow_cdc_provider.events.transforms.unwrap import unwrap
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, reworded
 from airflow_cdc_provider.secrets import resolve_secret
 
 _MAX_NAMED_TOPICS: Final = 3
@@ -74,12 +74,7 @@ class Chain:
         except ConfigurationError as error:
             named = [one.topic for one in piece.envelope.destinations]
             topics = ", ".join(named[:_MAX_NAMED_TOPICS]) + (" ..." if named[_MAX_NAMED_TOPICS:] else "")
-            raise ConfigurationError(
-                f"{error.message} ({place}, topic {topics})",
-                expected=error.expected,
-                found=error.found,
-                remedy=error.remedy,
-            ) from error
+            raise reworded(error, f"{error.message} ({place}, topic {topics})") from error
 
     def _applied(self, transform: given.Transform, piece: Piece) -> list[Piece]:
         chosen = self._chosen(transform.when, piece.envelope)

@@ -2,11 +2,11 @@
 
 A cast of non-numeric text, field names that collide in Avro, or an array with a null in Protobuf would fail
 the whole batch, in each run. Such records are found by bisection; if even an empty batch of a table fails in
-the same way, none of its records can be built. They are kept in JSON as before all transforms, each with its
-reason; the publisher stores them as dead letters and never sends them. Without dead letters the first one is
-an error that names its topic and key.
+the same way (without transforms, which drop empty batches), none of its records can be built. They are kept
+in JSON as before all transforms, each with its reason; the publisher stores them as dead letters and never
+sends them. Without dead letters the first one is an error that names its topic and key.
 
-Records whose schema the registry rejects are dead letters, too, in JSON as after all transforms.
+Records whose schema is rejected are dead letters, too, in JSON as after all transforms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_cdc_provider.events.encoder import Converters, encode, in_order
 from airflow_cdc_provider.events.framing import Registrar, TopicSchema
 from airflow_cdc_provider.events.transforms.chain import some_rows
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected, reworded
 
 log = logging.getLogger("airflow_cdc_provider.jobs")
 
@@ -68,9 +68,8 @@ def encode_with_faults(
     if converters.registrar is not None:
         registrar = _WatchedRegistrar(converters.registrar, rejected_schemas)
     using = replace(converters, registrar=registrar)
-    if not rejected_schemas:
-        for error in rejected_rows.values():
-            raise error
+    if rejected_rows and not rejected_schemas:
+        raise next(iter(rejected_rows.values()))
     batches: list[pa.RecordBatch] = []
     faults = 0
 
@@ -184,12 +183,8 @@ def _error_of(bad: pa.RecordBatch, error: Exception) -> ConfigurationError:
     """Return the error of the first faulty record with its topic and key."""
     known = error if isinstance(error, ConfigurationError) else ConfigurationError(str(error))
     key = bad["key"].cast(pa.large_binary())[0].as_py() or b""
-    return ConfigurationError(
-        f"{known.message}, in the record of topic {bad['topic'][0]} with key {key.decode()}",
-        expected=known.expected,
-        found=known.found,
-        remedy=known.remedy,
-    )
+    where = f"in the record of topic {bad['topic'][0]} with key {key.decode()}"
+    return reworded(known, f"{known.message}, {where}")
 
 
 def _faulty_records(piece: Piece, converters: Converters, error: Exception) -> pa.RecordBatch:

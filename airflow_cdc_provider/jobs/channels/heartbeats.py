@@ -50,7 +50,7 @@ class Heartbeats:
 
     Attributes:
         published: The batch through which events are published.
-        refused: The error of the last heartbeat if its topic is refused, by ``heartbeats``.
+        refused: The error of the last heartbeat if its topic or schema is refused; empty if not.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Heartbeats:
         self._due = clock()
         self._producer: RecordProducer | None = None
         self.published = -1
-        self.refused: dict[str, str] = {}
+        self.refused = ""
 
     def beat(self) -> bool:
         """Send a heartbeat if one is due.
@@ -91,12 +91,12 @@ class Heartbeats:
             if self._producer is None:
                 self._producer = self._open_producer()
             self._producer.send([record])
-            self.refused = {}
+            self.refused = ""
         except CdcError as error:
             self.close()  # after a failure a client restarts its sequence numbers
             if not self._passes_refused or not isinstance(error, RecordsRejected | SchemaRejected):
                 raise
-            self.refused = {"heartbeats": str(error)}
+            self.refused = str(error)
             log.warning("a heartbeat was not sent: %s", error)
         # Relative to the due time, not to the time sent: a late heartbeat doesn't delay the next ones.
         self._due += self._interval_seconds * (1 + (now - self._due) // self._interval_seconds)

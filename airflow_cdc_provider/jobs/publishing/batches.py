@@ -177,8 +177,10 @@ class BatchPublisher:
             records, numbers = self._without_dead_letters(table, table["fault"], numbers, start.batch)
         if self._closed and records:
             table = pa.Table.from_batches(records).combine_chunks()
-            known = [self.refused[one] if one in self._closed else None for one in table["topic"].to_pylist()]
-            reasons = pa.chunked_array([known], pa.utf8())
+            closed = sorted(self._closed)
+            topics = pa.array(closed, table["topic"].type)
+            known = pa.array([self.refused[topic] for topic in closed])
+            reasons = pc.take(known, pc.index_in(table["topic"], value_set=topics))
             records, numbers = self._without_dead_letters(table, reasons, numbers, start.batch)
         self._send_some(records, numbers, start, after)
 

@@ -163,10 +163,9 @@ def of_one_table(result: TableResult, error: BaseException, during: str = "") ->
     text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
     failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
     alike = _without_name(failed.table, text, "the table")
-    if alike in _logged:
-        log.error("%s: the same error as of an earlier table", result.table)
-    else:
-        log.error("%s: %s", result.table, failed.error, exc_info=error)
+    new = alike not in _logged
+    log.error("%s: %s", result.table, failed.error, exc_info=error if new else None)
+    if new:
         _logged.append(alike)
     return failed
 

@@ -166,7 +166,8 @@ class KafkaTarget(Generic[OriginT]):
         if self.heartbeats is not None:
             self.heartbeats.published = origin.published_through(tries[-1].position)
             self.heartbeats.beat()
-            tries[-1].refused.update(self.heartbeats.refused)
+            if self.heartbeats.refused:
+                tries[-1].refused["heartbeats"] = self.heartbeats.refused
 
 
 def _take_over(producer: RecordProducer, origin: Origin) -> PublishPosition | None:

@@ -1,10 +1,9 @@
 """Masks columns of events: ``column.truncate``, ``column.mask`` and ``column.mask.hash`` of Debezium.
 
 Formats: ``truncate:N`` keeps the first N characters, of binary columns bytes; ``mask:N`` returns N asterisks,
-also for NULL; ``hash:ALGORITHM:SALT``
-and ``hash-v2:ALGORITHM:SALT`` return the digest of salt and value in hexadecimal, truncated to the column's
-length. ``hash`` digests Java's serialisation of the text, as Debezium's first version does; ``hash-v2``
-digests UTF-8.
+also for NULL; ``hash:ALGORITHM:SALT`` and ``hash-v2:ALGORITHM:SALT`` return the digest of salt and value in
+hexadecimal, truncated to the column's length. ``hash`` digests Java's serialisation of the text, as
+Debezium's first version does; ``hash-v2`` digests UTF-8.
 """
 
 from __future__ import annotations

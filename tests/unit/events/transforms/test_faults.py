@@ -97,9 +97,13 @@ def test_records_are_those_that_each_row_gives_alone(emails: list[str | None]) -
     assert made([whole] if emails else []).to_pylist() == alone
 
 
-def test_a_table_that_cannot_be_built_stops_no_other_however_many_its_records() -> None:
+def test_a_table_that_cannot_be_built_stops_no_other_however_many_its_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bad = [change(n, "c", "x") for n in range(2500)]
     assert [what for _, what in shown(made([piece(bad)]))] == ["fault"] * 2500
+    counts = [record.getMessage().partition(" ")[0] for record in caplog.records]
+    assert counts == ["1000", "2000"], "the log says that it takes long"
 
 
 @pytest.mark.parametrize("converter", ["json", "avro"])

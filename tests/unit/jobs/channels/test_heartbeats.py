@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_cdc_provider.exceptions import RecordsRejected
+from airflow_cdc_provider.exceptions import RecordsRejected, SchemaRejected
 from airflow_cdc_provider.jobs.channels.heartbeats import Heartbeats, heartbeat_producer
 from airflow_cdc_provider.jobs.stream import _pause
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
@@ -104,16 +104,24 @@ def test_one_that_could_not_be_sent_is_still_due_and_a_new_client_sends_it() -> 
     assert setting.producers[1].closed
 
 
-def test_a_topic_that_is_refused_stops_no_events_and_is_tried_again() -> None:
-    setting = Setting(fails=1, error=RecordsRejected("beats", "TOPIC_AUTHORIZATION_FAILED", whole_topic=True))
-    with pytest.raises(RecordsRejected):
+@pytest.mark.parametrize(
+    "error",
+    [
+        RecordsRejected("beats", "TOPIC_AUTHORIZATION_FAILED", whole_topic=True),
+        SchemaRejected("topic beats rejects records by their schema"),
+    ],
+    ids=["topic", "schema"],
+)
+def test_a_topic_or_schema_that_is_refused_stops_no_events_and_is_tried_again(error: Exception) -> None:
+    setting = Setting(fails=1, error=error)
+    with pytest.raises(type(error)):
         setting.at(100)
     setting.beats = Heartbeats(10.0, setting.make, setting.open, lambda: setting.now, passes_refused=True)
     assert list(setting.beats.between(iter([1, 2]))) == [1, 2]
-    assert "topic beats rejects records" in setting.beats.refused["heartbeats"]
+    assert "topic beats rejects records" in setting.beats.refused
     setting.fails = 0
     assert setting.at(109, 110) == [False, True]
-    assert (setting.sent, setting.beats.refused) == (1, {})
+    assert (setting.sent, setting.beats.refused) == (1, "")
 
 
 def test_where_nothing_is_reached_there_is_none_until_it_is_published() -> None:

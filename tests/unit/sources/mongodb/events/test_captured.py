@@ -188,6 +188,10 @@ def test_collections_that_would_share_a_schema_are_refused_with_avros_names(tmp_
         ConfigurationError, match=r"shop\.shop\.(a-b|a_b) and shop\.shop\.(a-b|a_b) would share"
     ):
         published(tmp_path, events, avro)
+    found = published(tmp_path, events, {**avro, "kafka": {"connection": "kafka"}})
+    assert ["fault" in record for record in found] == [False, False, True], (
+        "with dead letters the others go on"
+    )
     two = published(tmp_path, events[:2], avro)
     unicode = published(tmp_path, events, {**avro, "schema_names": "avro_unicode"})
 
