@@ -416,7 +416,7 @@ def _is_known(added: Added, column: Column) -> bool:
     """Return whether the values of an added column in existing rows are known."""
     if not added.constant or added.default is None:
         return added.constant and column.nullable
-    return is_known(added.default, column, quoted=added.quoted)
+    return is_known(added.default, column, quoted=added.quoted, expression=added.expression)
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
