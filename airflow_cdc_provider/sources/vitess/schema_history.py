@@ -421,8 +421,18 @@ def _is_known(added: Added, column: Column) -> bool:
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
     """Apply all actions of a statement to names at once, as MySQL does: two columns may swap names."""
-    renamed = {action.old: action.new for action in statement.actions if isinstance(action, Renamed)}
-    dropped = {action.name for action in statement.actions if isinstance(action, Dropped)}
+    known = {name.lower(): name for name in names}  # MySQL ignores the case of columns' names
+
+    def column(name: str) -> str:
+        return known.get(name.lower(), name)
+
+    modified = {
+        column(action.name): action.name for action in statement.actions if isinstance(action, Modified)
+    }
+    renamed = modified | {
+        column(action.old): action.new for action in statement.actions if isinstance(action, Renamed)
+    }
+    dropped = {column(action.name) for action in statement.actions if isinstance(action, Dropped)}
     now: dict[str, str | Added] = {}
     for name, origin in names.items():
         new = renamed.get(name, name)
