@@ -91,7 +91,7 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
         )
     is_behind = _BEHIND.search(text)
     if is_behind or _UNREADABLE.search(text):
-        # Between start and end of VTGate's text, which has all columns of the table, the cause may be missing.
+        # VTGate's text has all columns of the table, so what is shown of it may lack the cause.
         behind = "a tablet doesn't know the columns that the table had at these changes"
         altered = "an ENUM or SET column, or the table, was altered or dropped after these changes"
         stale = (
