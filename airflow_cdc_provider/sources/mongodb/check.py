@@ -21,9 +21,8 @@ from airflow_cdc_provider.sources.mongodb.driver.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition, describe
-from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.schema_sample import sample_schema
-from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, literal_name
+from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, Selection, is_captured, literal_name
 
 _OLDEST_SERVER: Final = (4, 4)
 _CAPPED_DELETES_SINCE: Final = (6, 0)

@@ -16,7 +16,7 @@ from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
-from airflow_cdc_provider.sources.mongodb.selection import Selection
+from airflow_cdc_provider.sources.mongodb.selection import Selection, is_captured
 
 if TYPE_CHECKING:
     from pymongo import AsyncMongoClient
@@ -95,11 +95,14 @@ class Feed:
         project = {"$project": {"ns": 1, "to": 1, "clusterTime": 1}}
         return given | {"pipeline": [*stages, project], "collation": dict(stream.collation) or None}
 
-    def keeps(self, event: Mapping[str, Any]) -> bool:
-        """Return whether a capture keeps an event that the server sends."""
-        spaces = [space for space in (event.get("ns"), event.get("to")) if space and "coll" in space]
-        names = [f"{space['db']}.{space['coll']}" for space in spaces]
-        return not names or any(self.selection(name) and not self.options.in_batches(name) for name in names)
+    def kept(self, event: Mapping[str, Any]) -> str | None:
+        """Return the table, or the database, of an event that a capture keeps; None for other events."""
+        spaces = [space for space in (event.get("ns"), event.get("to")) if space]
+        names = [f"{space['db']}.{space['coll']}" for space in spaces if "coll" in space]
+        if not names:
+            return str(spaces[0]["db"]) if spaces else ""
+        captured = (name for name in names if is_captured(name, self.selection))
+        return next((name for name in captured if not self.options.in_batches(name)), None)
 
 
 def async_client(values: dict[str, Any], authentication_class: str = "") -> AsyncMongoClient:
@@ -181,8 +184,7 @@ async def oldest(
     if found is None:
         at_head = head is not None and searched >= (head.time << 32 | head.inc)
         return Pending(False, 0.0 if at_head else float(max(now - (max(searched, position.time) >> 32), 0)))
-    table = ".".join(filter(None, [found["ns"].get("db", ""), found["ns"].get("coll", "")]))
-    return Pending(True, float(max(now - found["clusterTime"].time, 0)), table)
+    return Pending(True, float(max(now - found["clusterTime"].time, 0)), feed.kept(found) or "")
 
 
 async def _first_event(
@@ -207,7 +209,7 @@ async def _first_event(
                 when = event["clusterTime"]
                 if known and (when.time, when.inc) == (position.seconds, position.increment):
                     known -= 1
-                elif feed.keeps(event):
+                elif feed.kept(event) is not None:
                     return event, 0
             searched = token_time(stream.resume_token or {})
             at_head = head is not None and searched >= (head.time << 32 | head.inc)

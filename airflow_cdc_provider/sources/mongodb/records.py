@@ -43,7 +43,7 @@ from airflow_cdc_provider.sources.mongodb.change_stream.change_event import (
 from airflow_cdc_provider.sources.mongodb.change_stream.event_counts import count_events
 from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_keys
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
-from airflow_cdc_provider.sources.mongodb.selection import OWN_DATABASES, is_temporary
+from airflow_cdc_provider.sources.mongodb.selection import is_captured
 
 log = logging.getLogger(__name__)
 
@@ -149,13 +149,6 @@ def snapshot_records(
         reason=pc.if_else(pa.array(whole), pa.scalar(None, pa.string()), _NO_ID),
         payload=span_column(pa.binary(), data, spans.starts, spans.ends),
     )
-
-
-def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
-    """Return whether a namespace is selected and not one of the server's own."""
-    database, _, collection = namespace.partition(".")
-    own = database in OWN_DATABASES or collection.startswith("system.") or is_temporary(collection)
-    return bool(collection) and not own and selects(namespace)
 
 
 def positions(times: Ints, indexes: Ints) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ If the database's part of a pattern can be separated from the collection's, the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -91,6 +91,13 @@ class Selection:
 def is_temporary(collection: str) -> bool:
     """Return whether the server has made a collection only to rename it once it is filled."""
     return re.fullmatch(_TEMPORARY, collection) is not None
+
+
+def is_captured(namespace: str, selects: Callable[[str], bool]) -> bool:
+    """Return whether a namespace is selected and not one of the server's own."""
+    database, _, collection = namespace.partition(".")
+    own = database in OWN_DATABASES or collection.startswith("system.") or is_temporary(collection)
+    return bool(collection) and not own and selects(namespace)
 
 
 def event_filter(

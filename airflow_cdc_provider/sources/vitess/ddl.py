@@ -55,6 +55,7 @@ class Added:
         constant: Whether the default is a literal; otherwise the values of existing rows are unknown.
         nullable: Whether it may be NULL.
         quoted: Whether the default is a text.
+        expression: Whether the default is in parentheses: MySQL converts it only when it adds the column.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Added:
     constant: bool = True
     nullable: bool = True
     quoted: bool = False
+    expression: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,10 @@ def _added(column: Any, text: str) -> Added:
     value, constant, quoted = _constant(defaults[0])
     if quoted and _ESCAPE.search(text):
         constant = False  # the SQL mode decides what a backslash is; VTGate writes one before quotes
-    return Added(column.name, value, constant=constant, nullable=nullable, quoted=quoted)
+    expression = constant and isinstance(defaults[0], exp.Paren)
+    return Added(
+        column.name, value, constant=constant, nullable=nullable, quoted=quoted, expression=expression
+    )
 
 
 def _is_generated(column: Any) -> bool:

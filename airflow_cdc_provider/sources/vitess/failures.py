@@ -91,11 +91,13 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
         )
     is_behind = _BEHIND.search(text)
     if is_behind or _UNREADABLE.search(text):
-        cause = "an ENUM or SET column, or the table, was altered or dropped after these changes"
+        # VTGate's text has all columns of the table, so what is shown of it may lack the cause.
+        behind = "a tablet doesn't know the columns that the table had at these changes"
+        altered = "an ENUM or SET column, or the table, was altered or dropped after these changes"
         stale = (
-            StaleTabletSchema(doing, found=found, remedy=TRACK_VERSIONS)
+            StaleTabletSchema(f"{doing}: {behind}", found=found, remedy=TRACK_VERSIONS)
             if is_behind
-            else UnreadableTable(f"{doing}: {cause}", found=found)
+            else UnreadableTable(f"{doing}: {altered}", found=found)
         )
         table = _TABLE.search(text)
         stale.table = table[1] if table else ""

@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.vitess.ddl import (
     read_statement,
 )
 from airflow_cdc_provider.sources.vitess.defaults import is_known
-from airflow_cdc_provider.sources.vitess.fields import Column, TableShape
+from airflow_cdc_provider.sources.vitess.fields import Column, ColumnType, TableShape
 from airflow_cdc_provider.sources.vitess.lake_types import family_of
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, REREAD
 
@@ -416,13 +416,23 @@ def _is_known(added: Added, column: Column) -> bool:
     """Return whether the values of an added column in existing rows are known."""
     if not added.constant or added.default is None:
         return added.constant and column.nullable
-    return is_known(added.default, column, quoted=added.quoted)
+    return is_known(added.default, column, quoted=added.quoted, expression=added.expression)
 
 
 def _replay(statement: TableStatement, names: Mapping[str, str | Added]) -> dict[str, str | Added]:
     """Apply all actions of a statement to names at once, as MySQL does: two columns may swap names."""
-    renamed = {action.old: action.new for action in statement.actions if isinstance(action, Renamed)}
-    dropped = {action.name for action in statement.actions if isinstance(action, Dropped)}
+    known = {name.lower(): name for name in names}  # MySQL ignores the case of columns' names
+
+    def column(name: str) -> str:
+        return known.get(name.lower(), name)
+
+    modified = {
+        column(action.name): action.name for action in statement.actions if isinstance(action, Modified)
+    }
+    renamed = modified | {
+        column(action.old): action.new for action in statement.actions if isinstance(action, Renamed)
+    }
+    dropped = {column(action.name) for action in statement.actions if isinstance(action, Dropped)}
     now: dict[str, str | Added] = {}
     for name, origin in names.items():
         new = renamed.get(name, name)
@@ -456,21 +466,27 @@ def _widens(old: Column, new: Column) -> bool:
         case "float":
             return False  # a FLOAT is printed with fewer digits than it has as a DOUBLE
         case "text":
-            return (
-                True  # MySQL rejects narrowing in strict mode; the text is the same in another character set
-            )
+            # The text is the same in another character set; a CHAR loses blanks at its end.
+            return _room(a) <= _room(b) and (b.name != "char" or a.name == "char")
         case "members":
             return a.name == b.name and b.members[: len(a.members)] == a.members
         case "datetime" | "timestamp" | "time":
             return new.scale >= old.scale
         case "bytes":
-            return {a.name, b.name} <= _BLOBS  # MySQL fills BINARY up with zero bytes
+            # MySQL fills BINARY up with zero bytes.
+            return "binary" not in (a.name, b.name) and 0 < _room(a) <= _room(b)
         case "bit":
             return False
     return True
 
 
-_BLOBS: Final = {"varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+_SIZES: Final = {"tiny": 8, "": 16, "medium": 24, "long": 32}
+_ROOM: Final = {size + kind: (1 << bits) - 1 for size, bits in _SIZES.items() for kind in ("text", "blob")}
+
+
+def _room(kind: ColumnType) -> int:
+    """Return how much fits into a type of texts or bytes, 0 if unknown."""
+    return _ROOM.get(kind.name) or next(iter(kind.sizes), 0)
 
 
 def _new(name: str, taken: set[str]) -> str:

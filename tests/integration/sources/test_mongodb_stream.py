@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from bson import Int64, Timestamp
 from pymongo import WriteConcern
+from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import (
     PERMANENT,
@@ -272,6 +273,21 @@ def test_collections_that_the_server_renames_once_they_are_filled_leave_no_recor
             assert {row["collection"] for row in notices.to_pylist()} <= {"fresh"}, "its drop elsewhere"
     finally:
         database.client.drop_database(other)
+
+
+def test_a_collection_that_the_server_fills_under_another_name_is_no_news(
+    watch: Watch, database: Any, connection: dict[str, Any]
+) -> None:
+    database.a.insert_many([{"_id": n} for n in (1, 0)])
+    replay, feed = watch(), Feed(tables=(rf"{database.name}\..*",))
+    replay.capture()
+    with pytest.raises(OperationFailure, match="divide by zero"):
+        database.a.aggregate([{"$project": {"n": {"$divide": [1, "$_id"]}}}, {"$out": "sums"}])
+    looked_for = asyncio.run(looked(connection, feed, replay.offset))
+    assert (looked_for.news, looked_for.lag_seconds) == (False, 0.0)
+
+    database.a.aggregate([{"$out": "sums"}])
+    assert asyncio.run(looked(connection, feed, replay.offset)).table == f"{database.name}.sums"
 
 
 @pytest.mark.covers("MDB-XM-07")

@@ -34,8 +34,8 @@ from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords, selector
 from airflow_cdc_provider.sources.mongodb.events.schema_changes import decode_schema_changes
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.records import is_captured
 from airflow_cdc_provider.sources.mongodb.reread import REREAD_NUMBER
+from airflow_cdc_provider.sources.mongodb.selection import is_captured
 from airflow_cdc_provider.sources.plugin import options_of
 
 if TYPE_CHECKING:

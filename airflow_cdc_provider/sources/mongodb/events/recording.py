@@ -34,7 +34,8 @@ from airflow_cdc_provider.sources.mongodb.events import decode as mongodb_events
 from airflow_cdc_provider.sources.mongodb.events.records import MongodbRecords, selector
 from airflow_cdc_provider.sources.mongodb.events.schema_changes import decode_schema_changes
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.records import is_captured, read_events, snapshot_records
+from airflow_cdc_provider.sources.mongodb.records import read_events, snapshot_records
+from airflow_cdc_provider.sources.mongodb.selection import is_captured
 from airflow_cdc_provider.sources.recordings import Recording, read_file, recorded_files, row_lines_of
 
 _CHUNK_BYTES: Final = 16 * 1024 * 1024

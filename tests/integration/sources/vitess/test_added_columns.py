@@ -53,6 +53,19 @@ PLAIN = (
     "timestamp NULL",
 )
 """Defaults that don't need a snapshot."""
+LAX = (
+    "varchar(3) DEFAULT ('abcd')",
+    "varbinary(2) DEFAULT ('abc')",
+    "tinyint DEFAULT (300)",
+    "int unsigned DEFAULT (-1)",
+    "decimal(4,1) DEFAULT (12345)",
+    "time DEFAULT ('900:00:00')",
+    "date DEFAULT ('2024-02-30')",
+    "text DEFAULT ''",
+    "tinyblob DEFAULT ''",
+)
+"""Defaults that MySQL cuts or leaves out in a session without strict mode."""
+STRICT = "STRICT_TRANS_TABLES"
 TYPES = """
 tinyint; smallint unsigned; mediumint; int; bigint; bigint unsigned; int(5) zerofill; bool; bit(1); bit(8)
 bit(13); decimal(4,1); decimal(10,0); decimal(6,6); decimal(40,3); float; double; float(7,2); year; date
@@ -90,13 +103,16 @@ def table(vitess_server: VitessServer, request: pytest.FixtureRequest) -> Iterat
 class Added:
     """Adds columns to a table with a row, and compares what is known of this row with what a copy shows."""
 
-    def __init__(self, server: VitessServer, table: str, definitions: Sequence[str]) -> None:
+    def __init__(
+        self, server: VitessServer, table: str, definitions: Sequence[str], *, sql_mode: str = STRICT
+    ) -> None:
         with (
             closing(source_of(server, table)) as source,
             server.connect("shop").cursor() as cursor,
             server.connect("shop:-80").cursor() as shard,
         ):
             shard.execute(f"insert into {table} (id) values (1)")
+            cursor.execute(f"set sql_mode = '{sql_mode}'")
             start = source.start()
             source.seek_to(start)
             before = snapshot(source, table).to_pylist()
@@ -175,6 +191,16 @@ def test_defaults_in_other_forms_than_mysqls_require_a_snapshot(
     assert added.due() == list(REPORTED)
     defaults = [one.steps[0][1] for one in added.histories[len(REPORTED) : -1]]
     assert all(isinstance(one, FromDefault) and one.text is not None for one in defaults)
+
+
+def test_defaults_that_a_session_without_strict_mode_cuts_require_a_snapshot(
+    vitess_server: VitessServer, table: str
+) -> None:
+    added = Added(vitess_server, table, LAX, sql_mode="")
+
+    assert added.definitions == list(LAX)
+    assert added.differing() == []
+    assert added.due() == list(LAX)
 
 
 @pytest.mark.parametrize(

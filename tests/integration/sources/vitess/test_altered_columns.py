@@ -25,18 +25,25 @@ KNOWN = (
     ["add b int default 3", "drop b", "add b int default 4, add c int"],
     ["drop n"],
     ["rename column n to m"],
+    ["rename column N to m", "drop M"],
+    ["rename column N to M", "modify m bigint", "rename column M to n"],
+    ["modify V varchar(90), change W w bigint", "rename column v to v"],
     ["rename column n to w, rename column w to n"],
     ["modify v varchar(90)", "modify n bigint"],
+    ["modify v tinytext character set utf16", "modify v text"],
     ["comment = 'x'"],
 )
 DUE = (
     ["drop n, add n int default 3"],
     ["drop w, add w int default 3"],
     ["drop w", "add w int default 3"],
+    ["drop W, add w int default 3"],
     ["modify d decimal(4,1)"],
     ["modify b2 binary(5)"],
     ["modify bits bit(9)"],
     ["modify one bit(2)"],
+    ["modify v char(9)"],
+    ["modify v varchar(5)"],
 )
 
 
@@ -61,7 +68,7 @@ def altered(
     name = f"shop.{table}"
     server.define("shop", f"create table {table} ({COLUMNS})", shard_by={table: "id"})
     with closing(source_of(server, table)) as source, server.connect("shop").cursor() as cursor:
-        cursor.execute(f"insert into {table} values (1, 1, 'ä', 1.256, 'a', 5, 1, 2)")
+        cursor.execute(f"insert into {table} values (1, 1, 'ä ', 1.256, 'a', 5, 1, 2)")
         start = source.start()
         source.seek_to(start)
         records = snapshot(source, table).to_pylist()

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.migration.debezium.properties import from_debezium
-from airflow_cdc_provider.sources.mongodb.records import is_captured
-from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter
+from airflow_cdc_provider.sources.mongodb.selection import Selection, event_filter, is_captured
 
 NAMESPACES = [
     "shop.orders",

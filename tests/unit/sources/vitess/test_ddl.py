@@ -33,7 +33,8 @@ def actions(text: str, table: str = "t") -> tuple[Action, ...]:
         ),
         ("ADD c varchar(9) DEFAULT _utf8mb4'x'", [Added("c", "x", quoted=True)]),
         ("ADD c bool DEFAULT true", [Added("c", "1")]),
-        ("ADD c json DEFAULT ('{}')", [Added("c", "{}", quoted=True)]),
+        ("ADD c json DEFAULT ('{}')", [Added("c", "{}", quoted=True, expression=True)]),
+        ("ADD c int DEFAULT (5)", [Added("c", "5", expression=True)]),
         (
             "ADD c datetime(6) DEFAULT '2001-01-01 00:00:00'",
             [Added("c", "2001-01-01 00:00:00", quoted=True)],

@@ -66,9 +66,12 @@ def test_the_table_and_the_cause_are_named_however_long_the_text_is(
 
 
 def test_columns_that_a_tablet_does_not_know_yet_name_their_table() -> None:
-    error = failure("reading", "UNKNOWN", f"{STREAM}cannot determine table columns for odd: event has [8 3]")
+    fields = 'type:INT32 table:"odd" ' * 100
+    text = f"{STREAM}cannot determine table columns for odd: event has [8 3], schema has [{fields}]"
+    error = failure("reading", "UNKNOWN", text)
     assert type(error) is StaleTabletSchema
     assert error.table == "odd"
+    assert "a tablet doesn't know the columns that the table had" in str(error)
 
 
 def source_of(server: FakeVtgate, attempts: int = 0) -> VitessSource:
