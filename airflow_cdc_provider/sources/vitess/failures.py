@@ -114,5 +114,7 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
     if code in _CONFIGURATION_CODES:
         return ConfigurationError(doing, found=found, remedy=_CONFIGURATION_CODES[code])
     return TransientError(
-        doing, found=found, remedy="the operation is retried; make sure that VTGate and its tablets run"
+        doing,
+        found=found,
+        remedy="the operation is retried; check host, port, TLS and that VTGate and its tablets run",
     )
