@@ -281,7 +281,7 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
         reading.close()
         assert ("SRV", f"_mongodb._tcp.{DOMAIN}.") in names.requests
         # SRV turns TLS on; without the authority nobody is trusted.
-        with pytest.raises(TransientError, match="certificate verify failed"):
+        with pytest.raises(ConfigurationError, match=r"certificate verify failed.*tlsCAFile"):
             source({"host": f"mongodb+srv://{DOMAIN}"}).head()
 
 
