@@ -59,7 +59,7 @@ _KNOWN: Final = (
         ),
         ConfigurationError,
         "Spark may not write or read a file",
-        "correct the lake's warehouse, or grant the user that runs Spark access to it and to the source's files",
+        "correct the lake's warehouse, or grant Spark's user access to it and to the source's files",
     ),
     _Known(
         re.compile(
