@@ -10,7 +10,7 @@ def parse_properties(text: str) -> dict[str, str]:
     r"""Parse Java properties: separators ``=``, ``:``, space; continuation ``\``; ``\uXXXX``; ``#``."""
     properties: dict[str, str] = {}
     logical = ""
-    for line in text.splitlines():
+    for line in re.split(r"\r\n|\n|\r", text):  # Java ends lines at no other character
         stripped = line.lstrip(" \t\f")
         if not logical and (not stripped or stripped[0] in "#!"):
             continue

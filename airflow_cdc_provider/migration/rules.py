@@ -101,7 +101,7 @@ class Draft:
         """Split a property's list of names: case-insensitive regular expressions, or literals."""
         if self.properties.get("filters.match.mode", "regex").strip().lower() == "literal":
             return [re.escape(entry) for entry in split_list(value)]
-        return [java_pattern(name, entry.replace("\\,", ",")) for entry in split_expressions(value)]
+        return java_patterns(name, value)
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,11 @@ def split_list(value: str) -> list[str]:
     """Split a list at commas that are not escaped by a backslash."""
     entries = [part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", value)]
     return [entry for entry in entries if entry]
+
+
+def java_patterns(name: str, value: str) -> list[str]:
+    """Split a property's list of Java's regular expressions; see :func:`java_pattern`."""
+    return [java_pattern(name, entry.replace("\\,", ",")) for entry in split_expressions(value)]
 
 
 def java_pattern(name: str, pattern: str) -> str:
@@ -312,7 +317,8 @@ def _excluded(draft: Draft, name: str, value: str) -> None:
     for column in columns:
         if len(column.split(".")) < 3 or re.search(r"[*+?()\[\]{}|^$\\]", column):
             raise invalid(name, "keyspace.table.column each, without regular expressions", column)
-    draft.set("publish.exclude_columns", columns)
+    before = draft.get("publish.exclude_columns")
+    draft.set("publish.exclude_columns", [*(before if isinstance(before, list) else ()), *columns])
 
 
 EXCLUDED_COLUMNS: Final = custom_rule("`publish.exclude_columns`", _excluded)

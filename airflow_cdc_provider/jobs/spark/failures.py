@@ -53,10 +53,22 @@ _KNOWN: Final = (
         "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
     ),
     _Known(
-        re.compile(r"[^\n]*(?:AccessDeniedException|AccessControlException|Permission denied)[^\n]*"),
+        re.compile(
+            r"[^\n]*(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
+            r"|FileSystemException: [^\n]*: Not a directory|Mkdirs failed to create)[^\n]*"
+        ),
         ConfigurationError,
         "Spark may not write or read a file",
-        "grant the user that runs Spark access to the lake's warehouse and to the source's files",
+        "correct the lake's warehouse, or grant Spark's user access to it and to the source's files",
+    ),
+    _Known(
+        re.compile(
+            r"[^\n]*(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
+            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)[^\n]*"
+        ),
+        ConfigurationError,
+        "Spark lacks a class that the lake's catalog or storage needs, or the catalog's type doesn't exist",
+        "add the jar to the operator's packages or jars, or correct lake.catalog_options",
     ),
     _Known(
         re.compile(
@@ -133,7 +145,7 @@ def _known(text: str) -> tuple[_Known | None, str]:
     """Return the known failure in a text, None for none, and the matching line."""
     for known in _KNOWN:
         if line := known.pattern.search(text):
-            return known, line.group().strip()
+            return known, line.group().strip().removeprefix(": ")
     return None, ""
 
 

@@ -57,12 +57,14 @@ def consistency(*more: str) -> Rule:
 
 
 def _snapshot_include(draft: Draft, name: str, value: str) -> None:
-    if patterns := draft.patterns(name, value):
+    if patterns := rules.java_patterns(name, value):
         draft.set("snapshot.include", patterns)
 
 
 def _old_prefix(draft: Draft, name: str, value: str) -> None:
-    if "topic.prefix" not in draft.properties:
+    if "topic.prefix" in draft.properties:
+        draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
+    else:
         rules.name_option("publish.topic_prefix").apply(draft, name, value)
 
 
@@ -262,7 +264,9 @@ COMMON: Final[dict[str, Rule]] = {
     ),
     "notification.callback.function": rules.custom_rule("`notifications.callback`", _notification_function),
     "notification.sink.topic.name": rules.custom_rule("`notifications.topic`", _notification_topic),
-    "incremental.snapshot.chunk.size": rules.number("snapshot.incremental.chunk_size"),
+    "incremental.snapshot.chunk.size": rules.ignored(
+        "tables are read in ranges of their keys, not in chunks"
+    ),
     "incremental.snapshot.watermarking.strategy": rules.ignored("no watermarks are needed"),
     "incremental.snapshot.*": rules.ignored("chunks are always ordered by the primary key"),
     "read.only": rules.ignored("the source is only written to if snapshot.incremental.watermarks is set"),

@@ -11,6 +11,7 @@ from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
+    OLD_PREFIX,
     PROCESS,
     STATE,
     consistency,
@@ -86,7 +87,7 @@ def _snapshot_mode(draft: Draft, name: str, value: str) -> None:
 CASSANDRA: Final[dict[str, Rule]] = {
     **COMMON,
     "connector.name": rules.name_option("name"),
-    "kafka.topic.prefix": rules.name_option("publish.topic_prefix"),
+    "kafka.topic.prefix": OLD_PREFIX,
     "converters": custom_converters("publish.cassandra.converters"),
     **client_rules("publish.kafka.producer", "kafka.producer."),
     **client_rules("publish.kafka.consumer", "kafka.consumer."),
@@ -148,6 +149,7 @@ CASSANDRA: Final[dict[str, Rule]] = {
     "varint.handling.mode": rules.choice(
         "publish.cassandra.varints", {"long": "long", "precise": "precise", "string": "string"}
     ),
+    "extended.headers.enabled": rules.ignored("events of Cassandra have no such headers, in Debezium either"),
     "field.exclude.list": rules.EXCLUDED_COLUMNS,
     "column.exclude.list": rules.EXCLUDED_COLUMNS,
     "sourceinfo.struct.maker": rules.unsupported(

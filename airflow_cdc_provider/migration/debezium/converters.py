@@ -76,12 +76,22 @@ def _import_nullables(draft: Draft, converter: str) -> None:
 
 
 def import_schemas(draft: Draft, name: str, value: str) -> None:
-    """Import whether JSON includes schemas."""
-    other = "value" if name.startswith("key") else "key"
+    """Import whether JSON includes schemas; converters of other formats don't read it."""
+    side, other = ("key", "value") if name.startswith("key") else ("value", "key")
+    if not _writes_json(draft, side):
+        draft.notes.append(f"property {name} is ignored: its converter doesn't write JSON with schemas")
+        return
     rest = draft.properties.get(f"{other}.converter.schemas.enable", value).strip()
-    if rules.boolean(name, value) != rules.boolean(f"{other}.converter.schemas.enable", rest):
+    same = rules.boolean(name, value) == rules.boolean(f"{other}.converter.schemas.enable", rest)
+    if _writes_json(draft, other) and not same:
         raise rules.unsupported_error(name, value, "Keys and values must have the same setting")
     draft.set("publish.schemas", rules.boolean(name, value))
+
+
+def _writes_json(draft: Draft, side: str) -> bool:
+    """Return whether keys or values are JSON, the default, or CloudEvents."""
+    kind = draft.properties.get(f"{side}.converter", "").strip()
+    return kind in ("", _CLOUD_EVENTS_CONVERTER) or KINDS.get(kind) == "json"
 
 
 def _is_registered(draft: Draft, name: str) -> bool:
@@ -135,6 +145,7 @@ def _subjects(draft: Draft, name: str, value: str) -> None:
 
 _REGISTRY: Final = rules.ignored("it belongs in the Airflow connection of publish.registry.connection")
 _NAME_ADJUSTMENT: Final = rules.ignored("use publish.schema_names and publish.field_names")
+_IN_JSON: Final = "CloudEvents and their data are written in JSON"
 _CACHE: Final = rules.ignored("each process requests a schema once")
 _PER_SIDE: Final[dict[str, Rule]] = {
     "": rules.custom_rule(
@@ -180,10 +191,25 @@ _PER_SIDE: Final[dict[str, Rule]] = {
     ".*": rules.unsupported("This converter setting is unknown"),
 }
 
-VALUES_OR_CLOUD_EVENTS: Final = rules.custom_rule(
-    f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", import_converter
-)
-"""Rule of ``value.converter`` for sources with CloudEvents."""
+CLOUD_EVENTS: Final[dict[str, Rule]] = {
+    "value.converter": rules.custom_rule(
+        f"{_PER_SIDE[''].text}; `publish.envelope: cloudevents` for CloudEventsConverter", import_converter
+    ),
+    "value.converter.serializer.type": rules.unsupported(_IN_JSON, "json"),
+    "value.converter.data.serializer.type": rules.unsupported(_IN_JSON, "json"),
+    "value.converter.json.schemas.enable": rules.custom_rule(
+        "`publish.schemas`, for CloudEventsConverter", import_schemas
+    ),
+    "value.converter.extension.attributes.enable": rules.unsupported(
+        "CloudEvents always have extension attributes", "true"
+    ),
+    "value.converter.metadata.source": rules.unsupported(
+        "CloudEvents metadata are generated from the event",
+        "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
+        "value",
+    ),
+}
+"""Rules of ``value.converter`` for sources with CloudEvents."""
 CONVERTERS: Final[dict[str, Rule]] = {
     f"{side}.converter{setting}": rule for side in ("key", "value") for setting, rule in _PER_SIDE.items()
 }

@@ -11,13 +11,14 @@ from airflow_cdc_provider.migration import rules
 from airflow_cdc_provider.migration.debezium.all_connectors import (
     COMMON,
     CONNECTION,
+    OLD_PREFIX,
     SNAPSHOT_INCLUDE,
     exclude_databases,
     exclude_tables,
     include_databases,
     include_tables,
 )
-from airflow_cdc_provider.migration.debezium.converters import VALUES_OR_CLOUD_EVENTS, import_schemas
+from airflow_cdc_provider.migration.debezium.converters import CLOUD_EVENTS
 from airflow_cdc_provider.migration.debezium.mongodb_transforms import mongodb_transforms
 from airflow_cdc_provider.migration.debezium.snapshots import snapshot_mode
 from airflow_cdc_provider.migration.rules import Draft, Rule
@@ -142,8 +143,6 @@ _INVALIDATION: Final = rules.ignored(
     "use --allow-offset-invalidation of 'airflow cdc offsets import', which reads Debezium's offsets"
 )
 
-_CLOUD_EVENTS_IN_JSON: Final = "CloudEvents and their data are written in JSON"
-
 MONGODB: Final[dict[str, Rule]] = {
     **COMMON,
     "mongodb.connection.string": CONNECTION,
@@ -161,7 +160,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "mongodb.ssl.*": CONNECTION,
     "connection.validation.timeout.ms": rules.number("source.advanced.validation_timeout_seconds", per=1000),
     "mongodb.hosts": CONNECTION,
-    "mongodb.name": rules.name_option("publish.topic_prefix"),
+    "mongodb.name": OLD_PREFIX,
     "mongodb.connect.timeout.ms": rules.number("source.advanced.connect_timeout_seconds", per=1000),
     "mongodb.server.selection.timeout.ms": CONNECTION,
     "mongodb.socket.timeout.ms": CONNECTION,
@@ -222,6 +221,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "snapshot.fetch.size": rules.number("source.advanced.fetch_size", default="0"),
     "snapshot.include.collection.list": SNAPSHOT_INCLUDE,
     "signal.data.collection": rules.custom_rule("`signals.collection`", _signal_collection),
+    "incremental.snapshot.chunk.size": rules.number("snapshot.incremental.chunk_size"),
     "incremental.snapshot.watermarking.strategy": rules.custom_rule(
         "`snapshot.incremental.watermarks`, with signal.data.collection", _watermarks
     ),
@@ -238,20 +238,7 @@ MONGODB: Final[dict[str, Rule]] = {
     "skip.messages.without.change": rules.flag("publish.skip_unchanged"),
     "provide.transaction.metadata": rules.flag("publish.transactions"),
     "topic.transaction": rules.name_option("publish.transaction_topic"),
-    "value.converter": VALUES_OR_CLOUD_EVENTS,
-    "value.converter.serializer.type": rules.unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
-    "value.converter.data.serializer.type": rules.unsupported(_CLOUD_EVENTS_IN_JSON, "json"),
-    "value.converter.json.schemas.enable": rules.custom_rule(
-        "`publish.schemas`, for CloudEventsConverter", import_schemas
-    ),
-    "value.converter.extension.attributes.enable": rules.unsupported(
-        "CloudEvents always have extension attributes", "true"
-    ),
-    "value.converter.metadata.source": rules.unsupported(
-        "CloudEvents metadata are generated from the event",
-        "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate",
-        "value",
-    ),
+    **CLOUD_EVENTS,
     "include.schema.changes": rules.flag("publish.schema_changes"),
     "transforms": rules.custom_rule(
         "`publish.unwrap` for ExtractNewDocumentState, `publish.outbox` for MongoEventRouter, with their "

@@ -45,7 +45,7 @@ _CLASSES: Final = {
 }
 
 
-_REFERENCE: Final = re.compile(r"\$\{[A-Za-z]\w*:[^}]*\}")
+_REFERENCE: Final = re.compile(r"\$\{[^}:]+:[^}]*\}")
 """References that Kafka Connect's configuration providers resolve: ``${file:/etc/secrets:password}``."""
 
 
@@ -73,21 +73,26 @@ def start_draft(properties: Mapping[str, str]) -> Draft:
 
 def import_properties(draft: Draft) -> Iterator[tuple[str, ConfigurationError | None]]:
     """Import a draft's properties one by one; yield the name and the error, if any, of each."""
-    rules = RULES[draft.type]
-    converters = tuple(f"{name}." for name in split_list(draft.properties.get("converters", "")))
+    rules, settings = RULES[draft.type], of_converters(draft)
     for name, value in draft.properties.items():
-        if name in rules or not name.startswith(converters):
-            try:
-                rule = find_rule(name, rules)
-                if rule.outcome != "ignored" and _REFERENCE.search(value):
-                    raise unsupported_error(
-                        name, "", "Kafka Connect resolves this reference: replace it with its value"
-                    )
+        try:
+            rule = None if name in settings else find_rule(name, rules)
+            if (rule is None or rule.outcome != "ignored") and _REFERENCE.search(value):
+                raise unsupported_error(
+                    name, "", "Kafka Connect resolves this reference: replace it with its value"
+                )
+            if rule is not None:
                 draft.apply(rule, name, value)
-            except ConfigurationError as error:
-                yield name, error
-            else:
-                yield name, None
+        except ConfigurationError as error:
+            yield name, error
+        else:
+            yield name, None
+
+
+def of_converters(draft: Draft) -> set[str]:
+    """Return the properties of custom converters, which are imported with ``converters``."""
+    named = tuple(f"{name}." for name in split_list(draft.properties.get("converters", "")))
+    return {name for name in draft.properties if name.startswith(named) and name not in RULES[draft.type]}
 
 
 def build_declaration(draft: Draft) -> Imported:

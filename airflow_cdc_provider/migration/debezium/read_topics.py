@@ -81,6 +81,9 @@ def finish(draft: Draft) -> None:
 
 
 def _prefix(draft: Draft, name: str, value: str) -> None:
+    if name != "topic.prefix" and "topic.prefix" in draft.properties:
+        draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
+        return
     rules.name_option("name").apply(draft, name, value)
     draft.set("source.topics", [value.replace(".", r"\.") + r"\..*"])
     if draft.properties.get("name", "").strip():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.migration.debezium.properties import (
     RULES,
     build_declaration,
     import_properties,
+    of_converters,
     start_draft,
 )
 from airflow_cdc_provider.migration.rules import Draft, Imported, Outcome, find_rule, split_list
@@ -28,11 +29,13 @@ class Verdict:
         name: The property.
         outcome: Kind of translation.
         text: The options that it sets; why it is ignored; or the error and its remedy.
+        options: The options that it sets.
     """
 
     name: str
     outcome: Outcome
     text: str
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def review(properties: Mapping[str, str]) -> Review:
         imported = build_declaration(draft)
     except ConfigurationError as error:
         raise joined([*problems, error]) from error
+    verdicts = [_with_effect(draft, imported, verdict) for verdict in verdicts]
     return Review(draft.type, tuple(verdicts), tuple(draft.notes[notes:]), imported)
 
 
@@ -88,12 +92,15 @@ def _verdict(
         text = text.removeprefix(f"property {name} ").removeprefix("can't be imported: ")
         return Verdict(name, "unsupported", text + "".join(f"; {note}" for note in notes))
     if changed:
-        return Verdict(name, "imported", ", ".join(changed) + "".join(f"; {note}" for note in notes))
+        text = ", ".join(changed) + "".join(f"; {note}" for note in notes)
+        return Verdict(name, "imported", text, tuple(changed))
+    if name in of_converters(draft):
+        return Verdict(name, "imported", "with converters")
     rule = find_rule(name, RULES[draft.type])
     if notes:
         return Verdict(name, "ignored", "; ".join(notes).removeprefix(f"property {name} is ignored: "))
     if rule.outcome == "unsupported":
-        return Verdict(name, "imported", "accepted: it is the behavior here")
+        return Verdict(name, "imported", _ACCEPTED)
     return Verdict(name, rule.outcome, rule.text.replace("`", ""))
 
 
@@ -107,6 +114,54 @@ def _with_transform(draft: Draft, verdict: Verdict) -> Verdict:
     if prefix.split(".")[1] not in split_list(draft.properties.get("transforms", "")):
         return Verdict(verdict.name, "ignored", "it is not listed in transforms")
     return verdict
+
+
+def _with_effect(draft: Draft, imported: Imported, verdict: Verdict) -> Verdict:
+    """Correct the verdict on a property that the finished declaration wouldn't miss."""
+    name, options, reason = verdict.name, verdict.options, ""
+    if verdict.outcome != "imported" or verdict.text == _ACCEPTED or name == "connector.class":
+        return verdict
+    without = {option for option, needed in _NEEDED.items() if not draft.get(needed)}
+    if not options and not _is_missed(draft, imported, name):
+        reason = "it changes nothing: it has its default, or no effect with the other properties"
+    elif options and not any(_is_set(draft, option) for option in options):
+        reason = "it has no effect with the other properties"
+    elif options and without.issuperset(options):
+        reason = f"it has no effect without {_NEEDED[options[0]]}"
+    return Verdict(name, "ignored", reason) if reason else verdict
+
+
+_ACCEPTED: Final = "accepted: it is the behavior here"
+_NEEDED: Final = {
+    "guardrail.action": "guardrail.max_tables",
+    "publish.heartbeat_prefix": "publish.heartbeat_interval_seconds",
+    "publish.heartbeat_topic": "publish.heartbeat_interval_seconds",
+    "publish.transaction_topic": "publish.transactions",
+    "publish.unwrap.add_fields_prefix": "publish.unwrap.add_fields",
+    "publish.unwrap.add_headers_prefix": "publish.unwrap.add_headers",
+    "publish.unwrap.delimiter": "publish.unwrap.flatten",
+    "publish.vitess.schema_changes_topic": "publish.schema_changes",
+    "publish.vitess.topic_prefix_excluded_tables": "publish.vitess.topic_prefix",
+    "source.task_offsets.previous_tasks": "source.task_offsets.per_task",
+}
+"""Options that have no effect without another one."""
+
+
+def _is_set(draft: Draft, option: str) -> bool:
+    """Return whether an option, or one that contains it, is still set."""
+    found = _options(draft).items()
+    return any(f"{option}.".startswith(f"{name}.") for name, value in found if value != "{}")
+
+
+def _is_missed(draft: Draft, imported: Imported, name: str) -> bool:
+    """Return whether the declaration without a property is another one, or none."""
+    rest = Draft(draft.type, {other: value for other, value in draft.properties.items() if other != name})
+    for _ in import_properties(rest):
+        pass
+    try:
+        return build_declaration(rest).connector != imported.connector
+    except ConfigurationError:
+        return True
 
 
 def _options(draft: Draft) -> dict[str, Any]:

@@ -176,4 +176,7 @@ SCYLLA: Final[dict[str, Rule]] = {
     ),
     "transforms.*": rules.handled_elsewhere("with `transforms`"),
     "max.batch.size": PROCESS,
+    "event.processing.failure.handling.mode": rules.ignored(
+        "a change that can't be decoded is quarantined and reported"
+    ),
 }

@@ -77,6 +77,6 @@ def _configured_mode(draft: Draft) -> str:
             f"unsupported combination of flags {_BASED_ON}",
             expected="start.stream, snapshot.data, or both; with start.stream also snapshot.on.data.error",
             found=found,
-            remedy="flags of schemas have no effect: MongoDB has no schema",
+            remedy="flags of schemas have no effect: a run reads the schemas that it needs",
         )
     return _MODES[enabled]

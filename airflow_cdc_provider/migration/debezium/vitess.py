@@ -20,7 +20,7 @@ from airflow_cdc_provider.migration.debezium.all_connectors import (
     exclude_tables,
     include_tables,
 )
-from airflow_cdc_provider.migration.debezium.converters import VALUES_OR_CLOUD_EVENTS, import_schemas
+from airflow_cdc_provider.migration.debezium.converters import CLOUD_EVENTS
 from airflow_cdc_provider.migration.debezium.snapshots import snapshot_mode
 from airflow_cdc_provider.migration.debezium.topic_naming import topic_naming
 from airflow_cdc_provider.migration.debezium.transforms import import_each, import_transform, reject_misplaced
@@ -385,10 +385,7 @@ VITESS: Final[dict[str, Rule]] = {
     "snapshot.mode.*": rules.handled_elsewhere("with `snapshot.mode`"),
     "snapshot.include.collection.list": SNAPSHOT_INCLUDE,
     "snapshot.*": rules.unsupported("Snapshots are VStream copies, which have no such option"),
-    "value.converter": VALUES_OR_CLOUD_EVENTS,
-    "value.converter.json.schemas.enable": rules.custom_rule(
-        "`publish.schemas`, for CloudEventsConverter", import_schemas
-    ),
+    **CLOUD_EVENTS,
     "max.batch.size": PROCESS,
     "max.queue.size": rules.custom_rule(
         "`source.advanced.read_ahead_events`; more than max.batch.size", _queue_size

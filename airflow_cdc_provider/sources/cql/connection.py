@@ -40,6 +40,7 @@ def open_session(
             invalid.
         TransientError: No node responds.
     """
+    from cassandra import UnresolvableContactPoints
     from cassandra.cluster import Cluster
 
     connection = resolved(connection)
@@ -55,9 +56,17 @@ def open_session(
 
         (profile,) = options["execution_profiles"].values()
         profile.row_factory = raw_pages
-    cluster = Cluster(**options)
+    named = ", ".join(options["contact_points"])
     try:
-        with driver_errors(f"connecting to {', '.join(options['contact_points'])}"):
+        cluster = Cluster(**options)
+    except UnresolvableContactPoints as error:
+        raise TransientError(
+            f"no address was found for the nodes {named}",
+            expected="names that DNS resolves, or addresses",
+            remedy="correct the host of the Airflow connection, or DNS where the task and Spark run",
+        ) from error
+    try:
+        with driver_errors(f"connecting to {named}"):
             session = cluster.connect()
         if raw_results:
             session.client_protocol_handler = RawProtocolHandler
@@ -190,7 +199,7 @@ def translated(error: BaseException, doing: str) -> CdcError:
     cause = causes[0]
     problem, remedy = next(
         (known for kind, known in _KNOWN_FAILURES.items() if isinstance(cause, getattr(driver, kind))),
-        ("got no response", "check that the nodes are up and reachable"),
+        ("got no response", "check host, port, TLS and that the nodes are up and reachable"),
     )
     return TransientError(
         f"{doing} {problem}", found=f"{type(cause).__name__}: {_first_line(cause)}", remedy=remedy

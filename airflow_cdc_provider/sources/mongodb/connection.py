@@ -143,6 +143,13 @@ class ConnectionValues:
         try:
             with pem_options(self.stores) as files:
                 return kind(self.host, **{**self.options, **files, **self._credentials(), **changes})
+        except OSError as error:  # a missing file, or an SSLError of its content
+            raise ConfigurationError(
+                "the TLS files of the MongoDB connection can't be used",
+                expected="PEM files readable on this machine (executors, too)",
+                found=str(error),
+                remedy="correct tlsCAFile or tlsCertificateKeyFile in the extra of the Airflow connection",
+            ) from None
         except (errors.PyMongoError, TypeError, ValueError) as error:
             # A badly escaped connection string can leak a part of its password into the error's text.
             name = type(error).__name__

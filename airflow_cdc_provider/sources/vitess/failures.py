@@ -47,11 +47,16 @@ _TABLE: Final = re.compile(
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
 TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
 _TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
+_CERTIFICATE: Final = (
+    "renew VTGate's certificate, or correct the host, or tls_ca_file in the extra of the Airflow connection"
+)
 _CONFIGURATION_TEXTS: Final = {
     "could not decode position": "the offset isn't a position of this server: set one, or take a snapshot",
     "not present in the database": "check the connector's tables",
     "failed to build table replication plan": "check the connector's tables",
     "node doesn't exist": "check the connector's keyspace",
+    "CERTIFICATE_VERIFY_FAILED": _CERTIFICATE,
+    "Hostname Verification Check failed": _CERTIFICATE,
     "stream needs a position or a table to copy": "no table matches: check the connector's tables",
 }
 _CONFIGURATION_CODES: Final = {
@@ -116,5 +121,7 @@ def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) ->
     if code in _CONFIGURATION_CODES:
         return ConfigurationError(doing, found=found, remedy=_CONFIGURATION_CODES[code])
     return TransientError(
-        doing, found=found, remedy="the operation is retried; make sure that VTGate and its tablets run"
+        doing,
+        found=found,
+        remedy="the operation is retried; check host, port, TLS and that VTGate and its tablets run",
     )

@@ -132,6 +132,33 @@ def test_without_snapshots_the_gap_is_reported_by_each_run(
     subject.tear_down()
 
 
+def test_a_collection_that_was_dropped_meanwhile_is_reported_and_read_once_it_is_there_again(
+    spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
+) -> None:
+    shop: dict[str, Any] = {
+        "name": f"mongo_{database.name}",
+        "source": {"type": "mongodb"},
+        "lake": {"catalog": "lake", "namespace": database.name},
+    }
+    both, one = [rf"{database.name}\..*"], [rf"{database.name}\.kept"]
+    database.kept.insert_one({"_id": 1})
+    database.gone.insert_one({"_id": 1})
+    run_stage("sync", {**shop, "tables": both}, connection)
+    database.gone.drop()
+    database.kept.insert_one({"_id": 2})
+    run_stage("sync", {**shop, "tables": one}, connection)
+    for _ in range(2):
+        result = run_stage("sync", {**shop, "tables": both}, connection)
+        (finding,) = of(f"{database.name}.gone", result)
+        assert result.ok
+        assert LOST in finding
+    database.gone.insert_one({"_id": 2})
+    assert not of(f"{database.name}.gone", run_stage("sync", {**shop, "tables": both}, connection))
+    for collection in (database.kept, database.gone):
+        mirror = f"{database.name}.{database.name}_{collection.name}"
+        assert_mirror_equals_collection(spark, collection, mirror)
+
+
 def test_a_collection_that_was_read_in_batches_is_read_again_before_it_is_streamed(
     spark: SparkSession, run_stage: RunStage, database: Any, connection: dict[str, Any]
 ) -> None:

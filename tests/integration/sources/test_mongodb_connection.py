@@ -182,9 +182,9 @@ def test_keystores_of_all_kinds_log_in_and_verify_the_server(
     assert not [finding for finding in reading.check() if finding.level == "error"]
     reading.close()
     # They are this connection's alone: another one trusts nobody, or has no certificate to show.
-    for name in ("ssl.keystore", "ssl.truststore"):
+    for name, error in (("ssl.keystore", TransientError), ("ssl.truststore", ConfigurationError)):
         less = {key: value for key, value in values["extra"].items() if not key.startswith(name)}
-        with pytest.raises(TransientError):
+        with pytest.raises(error):
             source({**values, "extra": {**less, "tls": True}}).head()
     with pytest.raises(TransientError):
         source({"host": values["host"], "extra": {}}).head()
@@ -281,7 +281,7 @@ def test_a_cluster_behind_srv_records_that_takes_tls_alone_is_captured(
         reading.close()
         assert ("SRV", f"_mongodb._tcp.{DOMAIN}.") in names.requests
         # SRV turns TLS on; without the authority nobody is trusted.
-        with pytest.raises(TransientError, match="certificate verify failed"):
+        with pytest.raises(ConfigurationError, match=r"certificate verify failed.*tlsCAFile"):
             source({"host": f"mongodb+srv://{DOMAIN}"}).head()
 
 

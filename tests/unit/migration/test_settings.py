@@ -175,6 +175,7 @@ NOTED_OF_DEBEZIUM = {
     "http.port",
     # what is so in any case
     "commit.log.real.time.processing.enabled",
+    "extended.headers.enabled",
     "offset.backing.store.dir",
     "offset.flush.interval.ms",
     "max.offset.flush.size",

@@ -49,6 +49,13 @@ _TRANSIENT: Final = frozenset(
 )
 
 
+_OF_CONNECTION: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "renew the server's certificate, or correct the host, or tlsCAFile in the "
+    "extra of the Airflow connection",
+}
+"""Remedies of failures that last until the connection or the server is changed, by a part of the text."""
+
+
 class ServerTimeout(TransientError):
     """The server or the network exceeded a timeout; a smaller batch size may help."""
 
@@ -76,11 +83,15 @@ def translated(message: str) -> Iterator[None]:
             message, found=short_text(error), remedy="change the Airflow connection"
         ) from error
     except errors.PyMongoError as error:
+        text = short_text(error)
+        for part, remedy in _OF_CONNECTION.items():
+            if part in text:
+                raise ConfigurationError(message, found=text, remedy=remedy) from error
         kind = ServerTimeout if isinstance(error, errors.NetworkTimeout) else TransientError
         raise kind(
             f"{message}: the server doesn't respond",
-            found=short_text(error),
-            remedy="check host, port, TLS and that the server is running, then run again",
+            found=text,
+            remedy="check host, port, TLS, replicaSet and that the server is running, then run again",
         ) from error
 
 
@@ -97,6 +108,7 @@ def _by_code(message: str, error: errors.OperationFailure) -> CdcError:
             "scope deployment, role read on the database for scope database, both actions on the collection "
             "for scope collection",
             found=found,
+            remedy="set the login of the Airflow connection, or grant it the role",
         )
     if error.code in _AUTHENTICATION:
         return ConfigurationError(

@@ -42,6 +42,19 @@ _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n
             "access to",
         ),
         (
+            "java.nio.file.FileSystemException: /etc/hostname/x/shop: Not a directory",
+            ConfigurationError,
+            "correct the lake's warehouse",
+        ),
+        ('UnsupportedFileSystemException: No FileSystem for scheme "s3"', ConfigurationError, "add the jar"),
+        (
+            "SQLException: No suitable driver found for jdbc:postgresql://h/x",
+            ConfigurationError,
+            "add the jar",
+        ),
+        ("java.lang.ClassNotFoundException: org.x.S3FileIO", ConfigurationError, "add the jar"),
+        ("UnsupportedOperationException: Unknown catalog type: hadop", ConfigurationError, "catalog_options"),
+        (
             "HttpHostConnectException: Connect to http://catalog:8181 failed: Connection refused",
             TransientError,
             "the lake can't be reached",

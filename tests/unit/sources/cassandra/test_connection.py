@@ -70,3 +70,11 @@ def test_failures_of_replicas_are_reported_with_a_remedy(error: Exception, messa
     assert "reading shop.orders " in str(found)
     assert message in str(found)
     assert found.remedy
+
+
+def test_hosts_without_an_address_are_named() -> None:
+    with pytest.raises(
+        TransientError, match=r"no address was found for the nodes db1\.invalid, db2\.invalid"
+    ) as none:
+        open_session({"host": "db1.invalid, db2.invalid"}, timeout_seconds=3)
+    assert "correct the host of the Airflow connection" in none.value.remedy

@@ -216,3 +216,24 @@ def test_a_server_without_hello_gets_the_command_by_its_old_name_only() -> None:
     client: Any = server
     assert connection.cluster_time(client) == Timestamp(7, 1)
     assert server.requests == ["hello", "isMaster"]
+
+
+@pytest.mark.parametrize("reason", ["certificate has expired", "self-signed certificate"])
+def test_a_certificate_that_is_not_accepted_needs_a_change(reason: str) -> None:
+    text = f"h:1: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {reason}"
+    with pytest.raises(ConfigurationError, match=f"{reason}.*tlsCAFile"), translated("reading failed"):
+        raise errors.ServerSelectionTimeoutError(text)
+
+
+def test_the_name_of_a_replica_set_is_among_what_to_check() -> None:
+    text = 'No replica set members available for replica set name "nope"'
+    with pytest.raises(TransientError, match=r'name "nope".*replicaSet'), translated("reading failed"):
+        raise errors.ServerSelectionTimeoutError(text)
+
+
+@pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile"])
+@pytest.mark.parametrize("file", ["/nowhere.pem", __file__])
+def test_tls_files_that_cannot_be_used_are_reported(option: str, file: str) -> None:
+    values = read(host="h", extra={"tls": True, option: file})
+    with pytest.raises(ConfigurationError, match=r"MongoDB connection .*: .*found"):
+        values.client()

@@ -251,3 +251,16 @@ def test_errors_have_a_class_by_the_required_reaction(code: str, text: str, kind
     assert type(error) is kind
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (kind, str(error))
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
+        "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check failed",
+    ],
+)
+def test_a_certificate_that_is_not_accepted_needs_a_change(cause: str) -> None:
+    error = failure("reading", "UNAVAILABLE", f"failed to connect to all addresses; last error: {cause}")
+    assert isinstance(error, ConfigurationError)
+    assert "tls_ca_file" in error.remedy
