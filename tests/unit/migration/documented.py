@@ -106,6 +106,16 @@ LEAST: Final[Mapping[str, Mapping[str, str]]] = {
         "topic.prefix": "p",
         "vitess.keyspace": "inventory",
     },
+    "scylla": {
+        "connector.class": "com.scylladb.cdc.debezium.connector.ScyllaConnector",
+        "topic.prefix": "p",
+        "scylla.cluster.ip.addresses": "h:1",
+        "scylla.table.names": "k.t",
+    },
+    "debezium": {
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+        "topic.prefix": "p",
+    },
 }
 """Properties without a default, by source."""
 

@@ -20,21 +20,8 @@ from airflow_cdc_provider.migration.debezium.properties import (
 )
 from airflow_cdc_provider.migration.debezium.review import review
 from airflow_cdc_provider.migration.rules import Draft, find_rule
-from tests.unit.migration.documented import LEAST as DOCUMENTED
+from tests.unit.migration.documented import LEAST
 
-LEAST: Mapping[str, Mapping[str, str]] = {
-    **DOCUMENTED,
-    "scylla": {
-        "connector.class": "com.scylladb.cdc.debezium.connector.ScyllaConnector",
-        "topic.prefix": "p",
-        "scylla.cluster.ip.addresses": "h:1",
-        "scylla.table.names": "k.t",
-    },
-    "debezium": {
-        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
-        "topic.prefix": "p",
-    },
-}
 EDGES = ["", "0", "-1", "1", "9" * 20, "9" * 5000, "\N{SUPERSCRIPT TWO}", "1.5", "TRUE", "CURRENT", "x" * 300]
 EDGES += [
     "[",

@@ -10,8 +10,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration.debezium.properties import RULES, from_debezium
 from airflow_cdc_provider.migration.debezium.review import review
 from airflow_cdc_provider.properties_file import parse_properties
-from tests.unit.migration.documented import DEFAULTS
-from tests.unit.migration.test_edges import LEAST
+from tests.unit.migration.documented import DEFAULTS, LEAST
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,9 @@ def test_names_are_adjusted_as_debezium_does_it(profile: str, tmp_path: Path) ->
 @pytest.mark.covers("MDB-EVT-21", "MDB-EVT-22", "MDB-EVT-23")
 def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
     converter = "io.confluent.connect.avro.AvroConverter"
-    both = {
-        "key.converter": converter,
-        "value.converter": converter,
-        "value.converter.schemas.enable": "true",
-    }
-    records = ours_of("u_default", tmp_path, both)
+    connector = connector_of("u_default", **{"key.converter": converter, "value.converter": converter})
+    connector = replace(connector, publish=replace(connector.publish, schemas=True))
+    records = printed(connector, recording(tmp_path, "lookup_pre"))
     assert [r["value"] is None for r in records] == [
         r["value"] is None for r in debezium_records("u_default")
     ]
@@ -160,7 +158,7 @@ def test_avro_has_safe_names_and_a_clash_is_an_error(tmp_path: Path) -> None:
     clash = tmp_path / "clash.bson"
     clash.write_bytes(change(fullDocument={"_id": 1, "a-b": 1, "a_b": 2}))
     with pytest.raises(ConfigurationError, match="would both be named 'a_b'"):
-        printed(connector_of("u_default", **both), Recording(clash, "", NOW_NS))
+        printed(connector, Recording(clash, "", NOW_NS))
 
 
 @pytest.mark.parametrize("value", ["avro", "protobuf"])
