@@ -123,8 +123,9 @@ def check_deployment(
 
 def _failed(subject: str, error: CdcError) -> Finding:
     message = ": ".join(part for part in (error.message, error.found) if part)
-    remedy = error.remedy or (f"required: {error.expected}" if error.expected else "see the server's log")
-    return Finding("error", subject, message, remedy)
+    required = f"required: {error.expected}" if error.expected else ""
+    remedy = "; ".join(part for part in (required, error.remedy) if part)
+    return Finding("error", subject, message, remedy or "see the server's log")
 
 
 def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Finding]:

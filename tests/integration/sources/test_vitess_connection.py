@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.sources.vitess import protocol
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -104,11 +104,14 @@ def test_server_that_no_authority_vouches_for_is_refused(secured: tuple[VitessSe
     server, folder = secured
     wrong = {**server.connection["extra"], "tls_server_name": "another.test"}
     own = {"tls_ca_file": str(folder / "ca.pem")}
-    for extra in (wrong, own, {"tls": True}, {}):
-        with (
-            client(server.connection, extra=extra) as vtgate,
-            pytest.raises(TransientError, match="UNAVAILABLE"),
-        ):
+    refused: list[tuple[dict[str, Any], type[CdcError]]] = [
+        (wrong, ConfigurationError),
+        (own, ConfigurationError),  # it has no name of the server either
+        ({"tls": True}, ConfigurationError),
+        ({}, TransientError),
+    ]
+    for extra, error in refused:
+        with client(server.connection, extra=extra) as vtgate, pytest.raises(error, match="UNAVAILABLE"):
             vtgate.execute("SELECT 1", timeout_seconds=5)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
+from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from server_kit import VitessServer
@@ -54,7 +55,14 @@ def test_rows_of_altered_tables_are_those_of_a_copy_or_a_snapshot_is_due(
     due = {}
     for number, actions in enumerate([*KNOWN, *DUE]):
         table = f"altered{number}{'c' if changed else ''}"
-        history, rows, copied = altered(vitess_server, table, actions, changed=changed)
+        for attempt in range(5):
+            try:
+                history, rows, copied = altered(vitess_server, f"{table}_{attempt}", actions, changed=changed)
+            except PositionLost:  # a tablet can miss a version of a table whose statements follow fast
+                assert len(actions) > 1
+                assert attempt < 4
+            else:
+                break
         due[tuple(actions)] = history.due is not None
         assert rows.keys() == copied.keys(), actions
         assert history.due is not None or rows == copied, actions
