@@ -172,6 +172,7 @@ class Application:
         times: int,
         begin: Callable[[int], subprocess.Popen[bytes]],
         moments: Sequence[Callable[[], Set[Any]]] = (),
+        longest_seconds: float = 22.0,
     ) -> None:
         """Start an application again and again and kill it in the middle of its work.
 
@@ -180,9 +181,9 @@ class Application:
             begin: Starts the application of a number that counts up.
             moments: The first kills come when there is more of what these return, then one comes at a random
                 moment, and so on.
+            longest_seconds: The latest of the random moments.
         """
         rng = random.Random(times)
-        longest_seconds = 22.0
         killed = number = 0
         while killed < times:
             assert number < 3 * times + 3, "most runs end before they can be killed"
