@@ -65,11 +65,12 @@ def reselected(stores: Stores, source: Source, progress: Progress, state: Change
     before = replace(
         connector, tables=tuple(stored["tables"]), exclude_tables=tuple(stored["exclude_tables"])
     )
-    tables = source.tables()
-    selected = [t for t in tables if not source.in_batches(t)]
+    existing = source.tables()
+    selected = [t for t in existing if not source.in_batches(t)]
     captured = {t for t in selected if before.selects(t) and (before.names(t) or not source.requires_name(t))}
-    dropped = [t for t in progress.snapshots if connector.selects(t) and t not in tables]
-    selected += [t for t in dropped if not before.selects(t) and not source.resumes_tables]
+    if not source.resumes_tables:  # no change reports the drop of a table that wasn't captured
+        dropped = sorted(progress.snapshots.keys() - set(existing))
+        selected += [t for t in dropped if connector.selects(t) and not before.selects(t)]
     back = _known(stores, progress, state, [table for table in selected if table not in captured])
     effect = "capture resumes at its own position"
     if not source.resumes_tables:

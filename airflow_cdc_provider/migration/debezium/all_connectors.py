@@ -61,10 +61,16 @@ def _snapshot_include(draft: Draft, name: str, value: str) -> None:
         draft.set("snapshot.include", patterns)
 
 
-def _old_prefix(draft: Draft, name: str, value: str) -> None:
-    if "topic.prefix" in draft.properties:
+def is_replaced_prefix(draft: Draft, name: str) -> bool:
+    """Return whether a prefix is that of older releases and the newer one is set; note it if so."""
+    replaced = name != "topic.prefix" and "topic.prefix" in draft.properties
+    if replaced:
         draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
-    else:
+    return replaced
+
+
+def _old_prefix(draft: Draft, name: str, value: str) -> None:
+    if not is_replaced_prefix(draft, name):
         rules.name_option("publish.topic_prefix").apply(draft, name, value)
 
 

@@ -89,6 +89,14 @@ def import_properties(draft: Draft) -> Iterator[tuple[str, ConfigurationError | 
             yield name, None
 
 
+def draft_without(draft: Draft, name: str) -> Draft:
+    """Import all properties of a draft but one, as far as they can be."""
+    rest = Draft(draft.type, {other: value for other, value in draft.properties.items() if other != name})
+    for _ in import_properties(rest):
+        pass
+    return rest
+
+
 def of_converters(draft: Draft) -> set[str]:
     """Return the properties of custom converters, which are imported with ``converters``."""
     named = tuple(f"{name}." for name in split_list(draft.properties.get("converters", "")))
@@ -119,9 +127,7 @@ def _causes(draft: Draft, error: ConfigurationError) -> list[str]:
     """Return the properties without which a declaration would be valid; else those that change its error."""
     solved, changed = [], []
     for name in draft.properties:
-        rest = Draft(draft.type, {n: value for n, value in draft.properties.items() if n != name})
-        for _ in import_properties(rest):
-            pass
+        rest = draft_without(draft, name)
         try:
             _set_derived_options(rest)
         except ConfigurationError:

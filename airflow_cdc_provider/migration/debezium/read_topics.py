@@ -11,6 +11,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
+from airflow_cdc_provider.migration.debezium.all_connectors import is_replaced_prefix
 from airflow_cdc_provider.migration.debezium.converters import KINDS, REGISTERED, registry_addresses
 from airflow_cdc_provider.migration.debezium.transforms import CONNECT, DEBEZIUM, deletes_of, import_each
 from airflow_cdc_provider.migration.rules import Draft, Rule
@@ -81,8 +82,7 @@ def finish(draft: Draft) -> None:
 
 
 def _prefix(draft: Draft, name: str, value: str) -> None:
-    if name != "topic.prefix" and "topic.prefix" in draft.properties:
-        draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
+    if is_replaced_prefix(draft, name):
         return
     rules.name_option("name").apply(draft, name, value)
     draft.set("source.topics", [value.replace(".", r"\.") + r"\..*"])

