@@ -466,8 +466,7 @@ def _widens(old: Column, new: Column) -> bool:
         case "float":
             return False  # a FLOAT is printed with fewer digits than it has as a DOUBLE
         case "text":
-            # The text is the same in another character set; a CHAR loses blanks at its end.
-            return _room(a) <= _room(b) and (b.name != "char" or a.name == "char")
+            return _preserves_text(old, new)
         case "members":
             return a.name == b.name and b.members[: len(a.members)] == a.members
         case "datetime" | "timestamp" | "time":
@@ -480,6 +479,22 @@ def _widens(old: Column, new: Column) -> bool:
     return True
 
 
+def _preserves_text(old: Column, new: Column) -> bool:
+    """Return whether texts stay as they are, also outside strict mode, where MySQL cuts and replaces.
+
+    CHAR and VARCHAR count characters, the types of TEXT count bytes: up to four of each character.
+    """
+    a, b = old.type, new.type
+    if b.name == "char" and a.name != "char":
+        return False  # a CHAR loses blanks at its end
+    same_bytes = old.charset == new.charset or (old.charset, new.charset) == ("utf8mb3", "utf8mb4")
+    if not same_bytes and new.charset not in _WHOLE_UNICODE:
+        return False
+    grows = b.name.endswith("text") and not (same_bytes and a.name.endswith("text"))
+    return _room(a) * (4 if grows else 1) <= _room(b)
+
+
+_WHOLE_UNICODE: Final = ("utf8mb4", "utf16", "utf16le", "utf32")
 _SIZES: Final = {"tiny": 8, "": 16, "medium": 24, "long": 32}
 _ROOM: Final = {size + kind: (1 << bits) - 1 for size, bits in _SIZES.items() for kind in ("text", "blob")}
 

@@ -25,6 +25,8 @@ NUMBERS = {
 }
 NUMBERS |= {
     "timestamp": 2061,
+    "tinytext": 6163,
+    "mediumtext": 6163,
     "enum": 2074,
     "set": 2075,
     "datetime": 2064,

@@ -468,6 +468,35 @@ def test_schema_changes_without_a_statement_require_a_snapshot(
     assert due.moment_us >= 1_767_225_605_000_000
 
 
+LATIN1, UTF8MB3, UTF8MB4, UTF16 = 8, 33, 255, 54
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "known"),
+    [
+        (("varchar(63)", UTF8MB4), ("tinytext", UTF8MB4), True),
+        (("varchar(64)", UTF8MB4), ("tinytext", UTF8MB4), False),
+        (("varchar(16383)", UTF8MB4), ("text", UTF8MB4), True),
+        (("varchar(20000)", LATIN1), ("text", UTF8MB4), False),
+        (("tinytext", UTF8MB4), ("varchar(255)", UTF8MB4), True),
+        (("tinytext", UTF8MB4), ("varchar(254)", UTF8MB4), False),
+        (("text", UTF8MB3), ("text", UTF8MB4), True),
+        (("text", LATIN1), ("text", UTF8MB4), False),
+        (("text", LATIN1), ("mediumtext", UTF8MB4), True),
+        (("varchar(9)", LATIN1), ("varchar(9)", UTF16), True),
+        (("varchar(9)", UTF8MB4), ("varchar(9)", UTF8MB3), False),
+        (("varchar(9)", UTF8MB4), ("varchar(9)", LATIN1), False),
+    ],
+)
+def test_texts_that_may_be_cut_or_lack_a_character_require_a_snapshot(
+    before: tuple[str, int], after: tuple[str, int], *, known: bool
+) -> None:
+    old, new = (fields({"id": "bigint", "v": kind}) for kind, _ in (before, after))
+    old.fields[1].charset, new.fields[1].charset = before[1], after[1]
+    records = [seen(old, 1), ran("alter table t modify v text", 5), seen(new, 6)]
+    assert (TableHistory.of(TABLE, records).due is None) is known
+
+
 def test_a_recreated_table_starts_without_values_of_its_old_columns() -> None:
     later = fields({"id": "bigint", "v": "varchar(20)", "n": "int not null"})
     history = TableHistory.of(
