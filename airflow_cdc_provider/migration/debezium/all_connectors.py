@@ -61,17 +61,16 @@ def _snapshot_include(draft: Draft, name: str, value: str) -> None:
         draft.set("snapshot.include", patterns)
 
 
-def is_replaced_prefix(draft: Draft, name: str) -> bool:
-    """Return whether a prefix is that of older releases and the newer one is set; note it if so."""
-    replaced = name != "topic.prefix" and "topic.prefix" in draft.properties
-    if replaced:
-        draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
-    return replaced
+def older_prefix(rule: Rule) -> Rule:
+    """Return the rule of an older release's prefix, which ``topic.prefix`` replaces."""
 
+    def apply(draft: Draft, name: str, value: str) -> None:
+        if "topic.prefix" in draft.properties:
+            draft.notes.append(f"property {name} is ignored: topic.prefix replaces it")
+        else:
+            rule.apply(draft, name, value)
 
-def _old_prefix(draft: Draft, name: str, value: str) -> None:
-    if not is_replaced_prefix(draft, name):
-        rules.name_option("publish.topic_prefix").apply(draft, name, value)
+    return rules.custom_rule(f"{rule.text}, if topic.prefix isn't set", apply)
 
 
 def _delimiter(draft: Draft, name: str, value: str) -> None:
@@ -177,7 +176,7 @@ def _notification_topic(draft: Draft, name: str, value: str) -> None:
 
 SNAPSHOT_INCLUDE: Final = rules.custom_rule("`snapshot.include`", _snapshot_include)
 
-OLD_PREFIX: Final = rules.custom_rule("`publish.topic_prefix`, if topic.prefix isn't set", _old_prefix)
+OLD_PREFIX: Final = older_prefix(rules.name_option("publish.topic_prefix"))
 
 CONNECTION: Final = rules.ignored("it belongs in the Airflow connection of source.conn_id")
 

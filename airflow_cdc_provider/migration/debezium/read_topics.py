@@ -11,7 +11,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.migration import rules
-from airflow_cdc_provider.migration.debezium.all_connectors import is_replaced_prefix
+from airflow_cdc_provider.migration.debezium.all_connectors import older_prefix
 from airflow_cdc_provider.migration.debezium.converters import KINDS, REGISTERED, registry_addresses
 from airflow_cdc_provider.migration.debezium.transforms import CONNECT, DEBEZIUM, deletes_of, import_each
 from airflow_cdc_provider.migration.rules import Draft, Rule
@@ -82,8 +82,6 @@ def finish(draft: Draft) -> None:
 
 
 def _prefix(draft: Draft, name: str, value: str) -> None:
-    if is_replaced_prefix(draft, name):
-        return
     rules.name_option("name").apply(draft, name, value)
     draft.set("source.topics", [value.replace(".", r"\.") + r"\..*"])
     if draft.properties.get("name", "").strip():
@@ -180,11 +178,13 @@ def _skipped(draft: Draft, name: str, value: str) -> None:
         draft.notes.append(f"property {name}: mirrors lack operations {', '.join(kinds)}")
 
 
+_PREFIX: Final = rules.custom_rule("`source.topics`", _prefix)
+
 READ_TOPICS: Final[dict[str, Rule]] = {
     "connector.class": rules.handled_elsewhere("the connector keeps running"),
     "name": rules.name_option("name"),
-    "topic.prefix": rules.custom_rule("`source.topics`", _prefix),
-    "database.server.name": rules.custom_rule("`source.topics`; topic.prefix before Debezium 2", _prefix),
+    "topic.prefix": _PREFIX,
+    "database.server.name": older_prefix(_PREFIX),
     "topic.delimiter": rules.custom_rule("only `.`: table names are derived by dots", _delimiter),
     "unavailable.value.placeholder": rules.option("source.advanced.unavailable_value"),
     "skipped.operations": rules.custom_rule("no option; noted", _skipped),

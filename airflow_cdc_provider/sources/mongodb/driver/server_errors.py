@@ -49,13 +49,6 @@ _TRANSIENT: Final = frozenset(
 )
 
 
-_OF_CONNECTION: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "renew the server's certificate, or correct the host, or tlsCAFile in the "
-    "extra of the Airflow connection",
-}
-"""Remedies of failures that last until the connection or the server is changed, by a part of the text."""
-
-
 class ServerTimeout(TransientError):
     """The server or the network exceeded a timeout; a smaller batch size may help."""
 
@@ -84,9 +77,13 @@ def translated(message: str) -> Iterator[None]:
         ) from error
     except errors.PyMongoError as error:
         text = short_text(error)
-        for part, remedy in _OF_CONNECTION.items():
-            if part in text:
-                raise ConfigurationError(message, found=text, remedy=remedy) from error
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            raise ConfigurationError(
+                message,
+                found=text,
+                remedy="renew the server's certificate, or correct the host, or tlsCAFile in the extra of "
+                "the Airflow connection",
+            ) from error
         kind = ServerTimeout if isinstance(error, errors.NetworkTimeout) else TransientError
         raise kind(
             f"{message}: the server doesn't respond",
