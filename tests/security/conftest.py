@@ -1,0 +1,14 @@
+"""Hostile sources, topics, registries, signals, landing folders and declarations: each in bounded time and memory."""
+
+from __future__ import annotations
+
+import pytest
+
+SECONDS = 120
+"""A hang fails by name, long before the limit of other tests. Compiling kernels in an empty cache takes a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/security" in item.nodeid and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
