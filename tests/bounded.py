@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _BACKSTOP = 4 << 30
-"""Bytes of address space beyond what the process has: what takes more gets a MemoryError before the machine suffers."""
+"""Bytes of address space beyond what the process has: what takes more gets a MemoryError."""
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""Hostile sources, topics, registries, signals, landing folders and declarations: each in bounded time and memory."""
+"""Hostile sources, topics, registries, signals, folders and declarations, in bounded time and memory."""
 
 from __future__ import annotations
 
 import pytest
 
 SECONDS = 120
-"""A hang fails by name, long before the limit of other tests. Compiling kernels in an empty cache takes a minute."""
+"""A hang fails by name. Kernels are compiled in less, even if none are cached."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
