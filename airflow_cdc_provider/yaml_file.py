@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.plain_data import require_usable
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -21,14 +22,18 @@ def read_yaml(path: str | Path) -> Any:
     import yaml  # deferred: DAG files that build connectors in Python need no YAML
 
     try:
-        return yaml.safe_load(Path(path).read_text())
+        found = yaml.safe_load(Path(path).read_text())
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ConfigurationError(f"{path} can't be read", found=error.strerror or str(error)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         location = (
-            f"a syntax error in line {mark.line + 1}" if mark else "characters that YAML does not allow"
+            f"a syntax error in line {mark.line + 1}"
+            if mark
+            else "characters, a number or levels that YAML does not allow"
         )
         raise ConfigurationError(f"{path} is not valid YAML", found=location) from None
+    require_usable(found, str(path))
+    return found

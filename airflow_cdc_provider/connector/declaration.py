@@ -52,6 +52,7 @@ from airflow_cdc_provider.options import (
     value_of,
     without_literal_secrets,
 )
+from airflow_cdc_provider.plain_data import require_usable
 from airflow_cdc_provider.sources.plugin import SourceOptions
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.table_patterns import matches_any, selects
@@ -198,6 +199,7 @@ class Connector:
         Raises:
             ConfigurationError: Names each invalid option, the value found and what was expected.
         """
+        require_usable(values, "the declaration")
         problems: list[ConfigurationError] = []
         try:
             top = parse(_Declaration, values)

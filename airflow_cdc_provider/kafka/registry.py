@@ -43,6 +43,11 @@ _WAIT_SECONDS: Final = 2.0
 _MOST_WAITED_SECONDS: Final = 30.0
 """Maximum wait for all unknown ids together, so that invalid messages don't block reading."""
 _MOST_REFERENCES: Final = 200
+_MOST_BYTES: Final = 16 << 20
+"""Largest answer, and the most of a schema with all schemas that it refers to."""
+_ANSWER_SECONDS: Final = 60.0
+"""Maximum time for the body of an answer, however slowly it arrives."""
+_SHOWN_CHARACTERS: Final = 500
 _NO_SUCH_RIGHT: Final = (401, 403)
 _LATER: Final = frozenset({408, 425, 429})
 
@@ -306,10 +311,13 @@ class Registry:
             if one.name in found or len(found) >= _MOST_REFERENCES:
                 continue
             own = client.get_version(one.subject, one.version).schema
-            found[one.name] = ""
-            self._add_references(client, own.references or (), found)
-            del found[one.name]
+            if not isinstance(one.name, str) or not isinstance(own.schema_str, str):
+                raise ValueError("a reference without a name or a schema")
             found[one.name] = own.schema_str
+            if sum(map(len, found.values())) > _MOST_BYTES:
+                raise ValueError("schemas that are too large")
+            self._add_references(client, own.references or (), found)
+            found[one.name] = found.pop(one.name)
 
     def subject(self, schema: EventSchema) -> str:
         """Return the subject of a schema.
@@ -350,6 +358,7 @@ class Registry:
                 self._client = SchemaRegistryClient(
                     {**retries, **self.settings.client, "url": urls[self._url]}
                 )
+                _bound_answers(self._client)
             except (ValueError, TypeError, OSError) as error:
                 # The message has names and types of settings, or a file, but never a secret's value.
                 names = ", ".join(sorted(set(self.settings.client) - {"timeout"}))
@@ -386,6 +395,7 @@ class Registry:
             KeyError,
             TypeError,  # raised by the client for an answer without body
             AttributeError,
+            RecursionError,  # JSON of many levels
             httpx.RequestError,  # too many redirects, unknown content encoding
             httpx.InvalidURL,
         ) as error:
@@ -400,6 +410,38 @@ class Registry:
         return {**self.__dict__, "_client": None}
 
 
+def _bound_answers(client: Any) -> None:
+    """Let a client give up an answer that is too large, compressed, or takes too long.
+
+    The client has no setting for it, so this uses the HTTP session in it.
+    """
+    from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+    class Bounded(httpx.SyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            end, left = time.monotonic() + _ANSWER_SECONDS, _MOST_BYTES
+            for piece in self._stream:
+                left -= len(piece)
+                if left < 0 or time.monotonic() > end:
+                    raise ValueError("an answer that is too large or too slow")
+                yield piece
+
+        def close(self) -> None:
+            self._stream.close()
+
+    def bound(response: Any) -> None:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise ValueError("a compressed answer, which wasn't requested")
+        response.stream = Bounded(response.stream)
+
+    session = client._rest_client.session
+    session.headers["Accept-Encoding"] = "identity"
+    session.event_hooks = {"response": [bound]}
+
+
 def _waits(seconds: float) -> Iterator[float]:
     """Yield the wait before each retry, up to a total."""
     left = seconds
@@ -411,7 +453,7 @@ def _waits(seconds: float) -> Iterator[float]:
 
 
 def _status_error(error: Any, where: str, subject: str, schema: EventSchema | SchemaId) -> Exception:
-    status, reason = error.http_status_code, str(error.error_message)
+    status, reason = error.http_status_code, str(error.error_message)[:_SHOWN_CHARACTERS]
     what = str(schema) if isinstance(schema, SchemaId) else f"the {schema.side} of topic {schema.topic}"
     if status >= 500 or status in _LATER:
         return RegistryUnavailable(f"{where} reports an error", found=f"HTTP {status}: {reason}")
