@@ -3,7 +3,8 @@
 All other names are rejected. librdkafka has settings that load a library (``plugin.library.paths``,
 ``ssl.providers``, ``ssl.engine.location``), run a shell command (``sasl.kerberos.kinit.cmd``), write a file
 (``offset.store.path``) or send a file's content to an address (``sasl.oauthbearer.assertion.file``), and
-later releases may add others. confluent-kafka adds names of callbacks and nested settings. None of them is here.
+later releases may add others. confluent-kafka adds names of callbacks and nested settings. None of them is
+here.
 """
 
 from __future__ import annotations

@@ -163,6 +163,13 @@ class ClientSettings:
         """The broker addresses, for messages."""
         return str(self.connection[SERVERS])
 
+    @property
+    def has_plain_login(self) -> bool:
+        """Whether a login is sent without TLS, to a broker or to the issuer of tokens."""
+        protocol = str(self.connection.get("security.protocol", "")).strip().lower()
+        issuer = str(self.connection.get("sasl.oauthbearer.token.endpoint.url", ""))
+        return protocol == "sasl_plaintext" or issuer.startswith("http://")
+
     def of_producer(self, transactional_id: str = "") -> dict[str, Any]:
         """Return the settings of a producer: idempotent, and transactional if it has an id."""
         own = {name: value for name, value in self.connection.items() if name not in OF_CONSUMERS | OF_GROUPS}
