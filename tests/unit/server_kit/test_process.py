@@ -118,7 +118,7 @@ def test_a_log_is_bounded_and_keeps_its_end(folder: Path) -> None:
     one = started(folder, f"{loud} & {loud}", log_bytes=1 << 20)
     try:
         await_that(lambda: b"too large, and was cut" in (folder / "log").read_bytes()[:100], "it is cut", 30)
-        assert one.log_tail(2).endswith("0123456789")
+        assert "0123456789" in one.log_tail(2)
         assert one.running
     finally:
         one.end()
