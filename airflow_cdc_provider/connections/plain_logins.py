@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from airflow_cdc_provider.connections.kafka import kafka_values
 from airflow_cdc_provider.connections.pulsar import pulsar_values
@@ -61,6 +62,9 @@ def _registry(conn_id: str, option: str) -> Iterator[Finding]:
     if not values.get("host"):
         return
     settings = client_settings(values)
-    plain = [url.partition("://")[2] for url in settings["url"].split(",") if url.startswith("http://")]
-    login = any(name.startswith(("basic.auth.", "bearer.auth.")) for name in settings)
+    urls = [urlsplit(url) for url in settings["url"].split(",")]
+    plain = [url.netloc.rpartition("@")[2] for url in urls if url.scheme == "http"]
+    login = any(name.startswith(("basic.auth.", "bearer.auth.")) for name in settings) or any(
+        url.username for url in urls
+    )
     yield from login_findings(plain, login=login, encrypted=False, subject=option)

@@ -102,7 +102,16 @@ def _checked(connection: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"invalid value for {name} in the Kafka connection", expected="https://..."
             )
-    return _with_tls(connection)
+    found = _with_tls(connection)
+    protocol = str(found.get("security.protocol", "plaintext")).strip().lower()
+    for server in str(found[SERVERS]).split(","):
+        own, separator, _ = server.strip().partition("://")
+        if separator and own.lower() != protocol:
+            raise ConfigurationError(
+                f"the Kafka connection names a broker with protocol {own!r}, which replaces security.protocol",
+                expected=f"{protocol}, or host:port alone",
+            )
+    return found
 
 
 def _with_tls(connection: Mapping[str, Any]) -> dict[str, Any]:

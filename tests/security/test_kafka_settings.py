@@ -139,6 +139,15 @@ def test_a_tokens_address_is_no_file() -> None:
             ClientSettings({**BROKER, "sasl.oauthbearer.token.endpoint.url": url})
 
 
+@pytest.mark.parametrize(
+    "server", ["plaintext://b:1", "SASL_PLAINTEXT://b:1", "a:1, plaintext://b:1", "://b:1"]
+)
+def test_a_broker_has_no_other_protocol_of_its_own(server: str) -> None:
+    with pytest.raises(ConfigurationError, match="which replaces security"):
+        ClientSettings({"bootstrap.servers": server, "ssl.ca.location": "/ca"})
+    assert ClientSettings({"bootstrap.servers": "SSL://b:1,c:1", "ssl.ca.location": "/ca"})
+
+
 def protocol(**settings: Any) -> Any:
     extra: Mapping[str, Any] = {
         **BROKER,

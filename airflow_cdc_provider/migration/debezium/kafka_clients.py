@@ -87,7 +87,7 @@ def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
 
     return custom_rule(
         f"`{path}`, passed through; addresses and credentials belong in the Kafka connection, settings that "
-        "only Java clients have are ignored",
+        "librdkafka lacks or that are not allowed are ignored",
         apply,
     )
 

@@ -97,7 +97,7 @@ def check_keyspace(
         return [_failed("connection", error)]
     findings = login_findings(
         [f"{host}:{port}" for host, port in values.addresses],
-        login=bool(values.metadata),
+        login=bool(values.metadata or (values.vtctld and values.vtctld.metadata)),
         encrypted=values.tls is not None,
     )
     with client:
