@@ -108,7 +108,7 @@ def _checked(connection: Mapping[str, Any]) -> dict[str, Any]:
         own, separator, _ = server.strip().partition("://")
         if separator and own.lower() != protocol:
             raise ConfigurationError(
-                f"the Kafka connection names a broker with protocol {own!r}, which replaces security.protocol",
+                f"the Kafka connection names a broker of protocol {own!r}, which replaces security.protocol",
                 expected=f"{protocol}, or host:port alone",
             )
     return found

@@ -130,7 +130,8 @@ def test_any_setting_of_cqls_tls_enables_it_or_is_refused(name: str) -> None:
 
 
 def test_flags_of_tls_are_no_other_texts() -> None:
-    for value in ("yes", "0", "on", 2, []):
+    values: tuple[Any, ...] = ("yes", "0", "on", 2, [])
+    for value in values:
         with pytest.raises(ConfigurationError, match="invalid value of setting tls"):
             open_session({"host": "db", "extra": {"tls": value}}, timeout_seconds=1)
 
@@ -183,7 +184,7 @@ OF_MONGODB = (
 )
 
 
-def of(host: str = "h", **extra: Any) -> mongodb.ConnectionValues:
+def of(host: str = "h", /, **extra: Any) -> mongodb.ConnectionValues:
     return mongodb.ConnectionValues.read({"host": host, "extra": extra}, 1)
 
 

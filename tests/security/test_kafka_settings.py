@@ -55,8 +55,9 @@ def refused_anywhere(name: str, value: Any = "/x.so") -> None:
         ClientSettings({**BROKER, name: value})
     assert "/x.so" not in str(refused.value)
     for side in ("producer", "consumer"):
+        tuning: dict[str, Any] = {side: {name: value}}
         with pytest.raises(ConfigurationError):
-            ClientSettings(BROKER, **{side: {name: value}})
+            ClientSettings(BROKER, **tuning)
         with pytest.raises(ConfigurationError):
             declared(publish={"kafka": {"connection": "k", side: {name: value}}})
     with pytest.raises(ConfigurationError):

@@ -59,7 +59,17 @@ def test_whatever_is_sent_without_the_token_costs_little() -> None:
     with channel() as rows:
         one = counted(rows)
         report(one, "k.a")
-        texts = ("é" * 32, "\ud800", one.token[:-1], one.token + "0", "", None, 7, [], {"a": 1})
+        texts: tuple[Any, ...] = (
+            "é" * 32,
+            "\ud800",
+            one.token[:-1],
+            one.token + "0",
+            "",
+            None,
+            7,
+            [],
+            {"a": 1},
+        )
         lines = [json.dumps([token, 1, 0, 0]).encode() for token in texts]
         lines += [
             '["\u00e9", 1, 0, 0]'.encode(),

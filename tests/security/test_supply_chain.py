@@ -93,9 +93,7 @@ def test_each_install_requires_hashes_and_no_isolated_build() -> None:
 
 
 def test_debians_packages_keep_their_signatures() -> None:
-    unsigned = re.compile(
-        r"(?i)allow-?unauthenticated|allow-?insecure-?repos|trusted=yes|downgradetoinsecure"
-    )
+    unsigned = re.compile(r"(?i)allow-?unauthenticated|allow-?insecure-?repos|trusted=yes|downgradetoinsec")
     for path in sources():
         assert not unsigned.search(path.read_text()), path
     assert "signed-by=" in (ROOT / "server_kit/debian.py").read_text()

@@ -301,8 +301,9 @@ class Channels:
 
 def _connects(channel: grpc.Channel) -> bool:
     """Return whether a server answers, be it that it doesn't know the call or requires a login."""
+    call: Any = channel.unary_unary(_HEALTH)
     try:
-        channel.unary_unary(_HEALTH)(b"", timeout=_CONNECT_SECONDS)
+        call(b"", timeout=_CONNECT_SECONDS)
     except grpc.RpcError as error:
         return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     return True
