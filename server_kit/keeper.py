@@ -75,13 +75,13 @@ class Keeper:
         self._parent = os.pidfd_open(orders.parent)
         if os.getppid() != orders.parent:
             sys.exit()
-        begun, begins = os.pipe()
+        started, starts = os.pipe()
         self._server = os.fork()
         if self._server == 0:
             self._become(command)
-        os.close(begins)
-        os.read(begun, 1)  # the program's start closes it: before, a signal would be lost
-        os.close(begun)
+        os.close(starts)
+        os.read(started, 1)  # the program's start closes it: before, a signal would be lost
+        os.close(started)
         self._report(self._server)
 
     def keep(self) -> None:
