@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def plain_logins(connector: Connector) -> list[Finding]:
-    """Check the connections to brokers and to the registry that the declaration names for publishing."""
+    """Check the connections to brokers and to the registry that the declaration names, and the catalog's."""
     from airflow_cdc_provider.sources.contract import Finding
+    from airflow_cdc_provider.sources.findings import login_findings
 
     publish = connector.publish
     findings: list[Finding] = []
@@ -31,7 +32,9 @@ def plain_logins(connector: Connector) -> list[Finding]:
             findings += check(conn_id, option) if conn_id else ()
         except ConfigurationError as error:
             findings.append(Finding("error", option, str(error), error.remedy))
-    return findings
+    catalog = urlsplit(str(connector.lake.catalog_options.get("uri", "")))
+    servers = [catalog.netloc.rpartition("@")[2]] if catalog.scheme == "http" else []
+    return findings + login_findings(servers, login=True, encrypted=False, subject="lake.catalog_options")
 
 
 def _kafka(conn_id: str, option: str) -> Iterator[Finding]:

@@ -110,12 +110,13 @@ def test_a_check_reports_connections_of_targets_that_fail_or_send_a_login_in_the
         def tables(self) -> list[str]:
             return []
 
-    def found() -> list[tuple[str, str]]:
+    def found(catalog: str = "https://c") -> list[tuple[str, str]]:
         kafka, registry = {"connection": "k"}, {"connection": "r"}
         declared = {
             "name": "s",
             "source": {"type": "mongodb"},
             "publish": {"kafka": kafka, "registry": registry, "value": "avro"},
+            "lake": {"catalog": "lake", "catalog_options": {"type": "rest", "uri": catalog}},
         }
         source: Any = Source()
         return [(f.level, f.subject) for f in check_connector(Connector.from_dict(declared), source)]
@@ -130,6 +131,7 @@ def test_a_check_reports_connections_of_targets_that_fail_or_send_a_login_in_the
     assert found() == [("warning", both[0]), ("warning", both[1])]
     stored({"security.protocol": "sasl_ssl"}, {"login": "me", "password": "x", "schema": "https"})
     assert found() == []
+    assert found("http://c:8181") == [("warning", "lake.catalog_options")]
     stored({"plugin.library.paths": "/x.so"}, {"extra": {"ssl.ca.location": "/ca"}, "schema": "http"})
     assert found() == [("error", both[0]), ("error", both[1])]
 
