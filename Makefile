@@ -7,7 +7,6 @@ FUZZ_SECONDS := 600
 # Test files that run at the same time; each has its own servers and Spark, up to 6 GiB. Two leave cores idle.
 # A crashed worker is not replaced: the run would wait for its tests forever.
 TEST_WORKERS := 3
-UV_VERSION := 0.13.8
 PYTEST := $(PYTHON) -m pytest
 IN_WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Container images often set this. Jobs here start hundreds of Python processes: each would compile its imports.
@@ -18,8 +17,8 @@ help: ## List all jobs
 
 install: $(STAMP) ## Create .venv with all dependencies (and, as root, install Java, Maven and venv if missing)
 
-$(STAMP): requirements.lock pyproject.toml tools/install.sh
-	UV_VERSION=$(UV_VERSION) bash tools/install.sh $(VENV)
+$(STAMP): requirements.lock tools/install.lock pyproject.toml tools/install.sh
+	bash tools/install.sh $(VENV)
 
 check: install ## Lint, format, types, layers, vocabulary, and that generated docs are current
 	$(VENV)/bin/ruff check .
@@ -71,11 +70,14 @@ bench: install ## Run the benchmarks, each against a rival on the same input
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(PYTHON) "$$file" || exit 1; done
 
 protocol: install ## Regenerate the descriptors of Vitess's protocol files
-	$(PYTHON) -m uv run --no-project --with grpcio-tools==1.85.1 python tools/make_protocol.py
+	$(PYTHON) tools/make_protocol.py
 
-lock: install ## Update the pinned dependencies in requirements.lock
-	$(PYTHON) -m uv pip compile --python-version 3.11 --extra dev pyproject.toml -o requirements.lock \
-		--no-emit-index-url --no-annotate --generate-hashes --upgrade
+COMPILE := $(PYTHON) -m uv pip compile --python-version 3.11 --no-emit-index-url --no-annotate --generate-hashes --upgrade
+
+lock: install ## Update the pinned dependencies in requirements.lock, tools/install.lock and tools/fuzz.lock
+	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) tools/install.in -c requirements.lock -o tools/install.lock
+	$(COMPILE) tools/fuzz.in -o tools/fuzz.lock
 
 clean: ## Remove .venv, caches, and the demo's data (downloads in ~/.cache are kept)
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -81,6 +81,21 @@ def require_space(folder: Path, needed_bytes: int, what: str) -> None:
         )
 
 
+def require_hash(what: str, found: str, expected: str | None) -> None:
+    """Refuse a download that isn't what was recorded.
+
+    Raises:
+        ConfigurationError: The hash is another one, or none was recorded.
+    """
+    if found != expected:
+        raise ConfigurationError(
+            f"the download of {what} is not the one that is expected",
+            expected=expected or "a hash that is recorded in server_kit",
+            found=found,
+            remedy="compare with another source before you record another hash",
+        )
+
+
 def say(text: str) -> None:
     """Print what takes time."""
     print(f"[server_kit] {text}", file=sys.stderr, flush=True)

@@ -1,15 +1,19 @@
 """Jars from Maven: Spark's table format as an explicit list, others with all that they depend on.
 
-Maven is the user's own, with the user's settings, so mirrors work and no host is named here.
+Maven is the user's own, with the user's settings, so mirrors work and no host is named here. The SHA-256 of
+each jar is in ``jars.sha256``. Maven itself verifies what it runs, its plugin, by the repository's checksums
+only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import tarfile
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from server_kit.cache import cache_folder, cached, locked
+from server_kit.cache import cache_folder, cached, locked, require_hash
 from server_kit.programs import find_java, find_program, run_program
 
 CASSANDRA_VERSION = "5.0.9"
@@ -129,8 +133,11 @@ def _copy_jars(jars: Sequence[str], folder: Path) -> None:
 def _unpack_registry(folder: Path) -> None:
     coordinates = _coordinates(f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}")
     archive = f"{coordinates}<type>tar.gz</type><classifier>all</classifier>"
-    item = f"<artifactItem>{archive}<outputDirectory>{folder}</outputDirectory></artifactItem>"
-    _maven("unpack", _artifacts(item), [], folder)
+    _maven("copy", _artifacts(f"<artifactItem>{archive}</artifactItem>"), ["-DoutputDirectory=."], folder)
+    path = next(folder.glob("*.tar.gz"))
+    with tarfile.open(path) as content:
+        content.extractall(folder, filter="data")
+    path.unlink()
 
 
 def _artifacts(items: str) -> str:
@@ -220,10 +227,29 @@ def _maven(goal: str, content: str, options: Sequence[str], folder: Path) -> Non
     # Two at a time would write to one local repository, which Maven 3 doesn't guard.
     with locked(cache_folder() / ".maven.lock", "Maven's repository is used"):
         run_program(
-            [maven, "-q", "-B", "-f", str(pom), f"{_PLUGIN}:{goal}", *options],
+            [maven, "-q", "-B", "-C", "-f", str(pom), f"{_PLUGIN}:{goal}", *options],
             "downloading jars with Maven",
             cwd=folder,
         )
+    for path in (*folder.glob("*.jar"), *folder.glob("*.tar.gz")):
+        require_recorded(path)
+
+
+def require_recorded(path: Path) -> None:
+    """Refuse a file of Maven whose hash isn't the recorded one.
+
+    Raises:
+        ConfigurationError: It is another one, or none is recorded.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    require_hash(path.name, found, _recorded().get(path.name))
+
+
+@cache
+def _recorded() -> dict[str, str]:
+    lines = Path(__file__).with_name("jars.sha256").read_text().splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def _coordinates(text: str) -> str:

@@ -1,21 +1,31 @@
 """A server's process: started, awaited, stopped in order or killed, always by its own id.
 
-The kernel ends a server whose starter has died (``setpriv --pdeathsig``), so a killed test session leaves
-nothing running. The price: a server ends with the thread that started it, so start it in the main thread.
+It is the child of a keeper (:mod:`server_kit.keeper`), which ends it, with all that it started, when this
+process has ended, however that was: a killed test session leaves nothing running. The keeper also bounds its
+logs.
 """
 
 from __future__ import annotations
 
+import glob
+import json
 import os
-import shutil
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from server_kit import keeper
 from server_kit.cache import say
+
+LOG_BYTES: Final = 64 << 20
+_TAIL_BYTES: Final = 64 << 10
 
 
 class ServerProcess:
@@ -24,24 +34,33 @@ class ServerProcess:
     Args:
         name: What the user calls it.
         log: The file that explains a failed start; its end goes into the error.
+        more_logs: Patterns of the other files that it logs to.
+        log_bytes: The most that each log may take.
     """
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(
+        self, name: str, log: Path, more_logs: Sequence[Path] = (), log_bytes: int = LOG_BYTES
+    ) -> None:
         self.name = name
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._more_logs = more_logs
+        self._log_bytes = log_bytes
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._status: IO[bytes] | None = None
+        self._pid = 0
+        self._code: int | None = None
 
     @property
     def pid(self) -> int:
         """Id of the running process."""
-        if self._process is None or self._process.poll() is not None:
+        if not self.running:
             raise RuntimeError(f"{self.name} is not running")
-        return self._process.pid
+        return self._pid
 
     @property
     def running(self) -> bool:
         """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
+        return not self._ended(0)
 
     def start(
         self, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None
@@ -55,17 +74,32 @@ class ServerProcess:
         """
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
-        setpriv = shutil.which("setpriv")
-        leash = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+        read, write = os.pipe()
+        orders = {
+            "parent": os.getpid(),
+            "status": write,
+            "environment": dict(environment or {}),
+            "logs": [*{glob.escape(str(path)) for path in (output, self.log)}, *map(str, self._more_logs)],
+            "log_bytes": self._log_bytes,
+        }
         with output.open("ab") as stream:
-            self._process = subprocess.Popen(
-                [*leash, *command],
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(keeper.__file__), json.dumps(orders), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **(environment or {})},
+                pass_fds=[write],
                 start_new_session=True,  # Ctrl-C reaches the starter only, which stops servers in order
             )
+        os.close(write)
+        self._status = os.fdopen(read, "rb", buffering=0)
+        self._code = None
+        reported = self._status.readline()
+        if not reported:
+            raise self._failure(
+                f"{self.name} did not start", f"exit code {self._keeper.wait()} of its keeper"
+            )
+        self._pid = int(reported)
 
     def wait_until(self, ready: Callable[[], bool], what: str, timeout_seconds: float) -> float:
         """Wait until the server is ready, and say for what.
@@ -81,39 +115,59 @@ class ServerProcess:
         started = time.monotonic()
         while not ready():
             if not self.running:
-                raise self._failure(f"{self.name} ended while starting", f"exit code {self._returncode()}")
+                self.end()
+                raise self._failure(f"{self.name} ended while starting", f"exit code {self._code}")
             if time.monotonic() - started > timeout_seconds:
-                self.kill()
+                self.end()
                 raise self._failure(f"{self.name} did not start", f"no {what} after {timeout_seconds:.0f} s")
             time.sleep(0.02)
         return time.monotonic() - started
 
     def stop(self, timeout_seconds: float = 60) -> None:
         """End it in order (SIGTERM), or kill it if that takes too long. One that isn't running is fine."""
-        if self._process is None:
-            return
-        if self.running:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
+        self._signal(signal.SIGTERM)
+        if not self._ended(timeout_seconds):
             say(f"{self.name} did not stop within {timeout_seconds:.0f} s; killing it")
             self.kill()
 
     def kill(self) -> None:
         """End it at once (SIGKILL), as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._signal(signal.SIGKILL)
+        self._ended(None)
+
+    def end(self) -> None:
+        """End it at once, with all that it started. One that isn't running is fine."""
+        if self._keeper is not None:
+            self._keeper.terminate()
+            self._keeper.wait()
+            self._ended(None)
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the last lines of its log."""
         if not self.log.exists():
             return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        with self.log.open("rb") as file:
+            file.seek(-min(_TAIL_BYTES, self.log.stat().st_size), os.SEEK_END)
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
-    def _returncode(self) -> int | None:
-        return self._process.returncode if self._process else None
+    def _signal(self, number: int) -> None:
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _ended(self, timeout_seconds: float | None) -> bool:
+        """Return whether the process has ended, at the latest after a time; None: wait for its end."""
+        if self._status is None:
+            return True
+        if not select.select([self._status], [], [], timeout_seconds)[0]:
+            return False
+        self._code = int(self._status.readline() or -signal.SIGKILL)
+        self._status.close()
+        self._status = None
+        assert self._keeper is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(0.2)  # longer if something that the server started still runs
+        return True
 
     def _failure(self, message: str, found: str) -> ConfigurationError:
         tail = self.log_tail()

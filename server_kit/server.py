@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,11 +25,20 @@ class Server(ABC):
         host: Address to listen on.
         port: Port for clients.
         log: Its log, a path inside the folder.
+        more_logs: Patterns of its other logs, likewise.
         parent: Where a temporary folder is made; default: where the machine has them.
     """
 
     def __init__(
-        self, kind: str, folder: Path | None, *, host: str, port: int, log: str, parent: Path | None = None
+        self,
+        kind: str,
+        folder: Path | None,
+        *,
+        host: str,
+        port: int,
+        log: str,
+        more_logs: Sequence[str] = (),
+        parent: Path | None = None,
     ) -> None:
         self._temporary = folder is None
         made = folder or Path(tempfile.mkdtemp(prefix=f"{kind.lower()}-", dir=parent))
@@ -36,7 +46,8 @@ class Server(ABC):
         self.host = host
         self.port = port
         self.log = self.folder / log
-        self._process = ServerProcess(f"{kind} on {host}:{port}", self.log)
+        others = [self.folder / pattern for pattern in more_logs]
+        self._process = ServerProcess(f"{kind} on {host}:{port}", self.log, others)
 
     @property
     def pid(self) -> int:
@@ -74,6 +85,7 @@ class Server(ABC):
     def close(self) -> None:
         """Stop, and remove the folder if it was a temporary one."""
         self.stop()
+        self._process.end()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -43,6 +43,7 @@ _STOP_SECONDS: Final = 30.0
 _HOME: Final = "tmp"
 # One mysqld serves primaries and replicas alike, hence the first line; Debian's folder for files isn't there,
 # hence the last. A crash of mysqld loses nothing, one of the machine may.
+MYSQL_LOGS: Final = "vt_*/*.log"
 MY_CNF: Final = """\
 super-read-only = false
 innodb_buffer_pool_size = 128M
@@ -114,7 +115,15 @@ class VitessServer(Server):
         start_timeout_seconds: float = 90,
     ) -> None:
         host, port = "127.0.0.1", port or free_port()
-        super().__init__("Vitess", folder, host=host, port=port, log="vtcombo.log", parent=memory_disk())
+        super().__init__(
+            "Vitess",
+            folder,
+            host=host,
+            port=port,
+            log="vtcombo.log",
+            more_logs=(MYSQL_LOGS,),
+            parent=memory_disk(),
+        )
         self.keyspaces = {keyspace.name: keyspace for keyspace in keyspaces}
         self.version = version
         self.auth = auth

@@ -25,7 +25,7 @@ from server_kit.ports import free_port
 from server_kit.process import ServerProcess
 from server_kit.programs import run_program
 from server_kit.server import memory_disk
-from server_kit.vitess import MY_CNF, Keyspace, mysqld_pid
+from server_kit.vitess import MY_CNF, MYSQL_LOGS, Keyspace, mysqld_pid
 from server_kit.vitess_programs import (
     DEFAULT_VERSION,
     as_user,
@@ -256,16 +256,9 @@ class VitessCluster:
 
     def close(self) -> None:
         """End all parts, which keep nothing, and remove the folder."""
-        tablets = list(self.folder.glob("vt_*"))
-        for tablet in tablets:
-            if (pid := mysqld_pid(tablet)) is not None:
-                os.kill(pid, signal.SIGKILL)
         for process in reversed(self._processes):
-            process.kill()
+            process.end()
         self._processes.clear()
-        # A process whose folder is deleted while it runs would never end.
-        while any(mysqld_pid(tablet) is not None for tablet in tablets):
-            time.sleep(0.02)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -343,7 +336,7 @@ class VitessCluster:
         number = len(self._processes)
         log = self.folder / f"{number}-{Path(name).name}.log"
         mysql = mysql_folder() / "usr"
-        process = ServerProcess(f"{Path(name).name} of Vitess", log)
+        process = ServerProcess(f"{Path(name).name} of Vitess", log, [self.folder / MYSQL_LOGS])
         self._processes.append(process)
         process.start(
             [*as_user(), program, *arguments],

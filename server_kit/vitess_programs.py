@@ -1,7 +1,8 @@
 """Programs of Vitess and its MySQL: built or unpacked once, and how they are run.
 
-Vitess is built by Go from the module proxy, which checks its hash. Debian stable has no MySQL that fits, so
-MySQL is unpacked from ``sid`` with the libraries that it needs, libc included; nothing is installed.
+Vitess is built by Go from the module proxy; its hash is here, and those of its dependencies in its go.sum.
+Debian stable has no MySQL that fits, so MySQL is unpacked from ``sid`` with the libraries that it needs, libc
+included; nothing is installed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from server_kit.cache import cached
+from server_kit.cache import cached, require_hash
 from server_kit.debian import unpack_packages
 from server_kit.programs import find_program, run_program
 
 DEFAULT_VERSION: Final = "0.24.2"
 """Version of the Go module: Vitess 24.0.2."""
 _MODULE: Final = "vitess.io/vitess"
+_SUMS: Final = {"0.24.2": "h1:0PJyoM6BavL7Xwm53SUgWx8V3UTHzV6m5ZYBcQ9PMdA="}
+"""Go's hashes of the module, by version."""
 _USER, _GROUP = "nobody", "nogroup"
 # What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
 _PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")
@@ -47,11 +50,13 @@ def _build(version: str, name: str, folder: Path) -> None:
     printed = run_program(
         [go, "mod", "download", "-json", f"{_MODULE}@v{version}"], "downloading Vitess's module", cwd=folder
     )
+    module = json.loads(printed)
+    require_hash(f"module {_MODULE} {version}", module["Sum"], _SUMS.get(version))
     run_program(
         [go, "build", "-mod=readonly", "-o", str(folder / name), f"./go/cmd/{name}"],
         f"building {name}",
-        cwd=Path(json.loads(printed)["Dir"]),
-        environment={"CGO_ENABLED": "0"},
+        cwd=Path(module["Dir"]),  # its go.sum has the hashes of all that it depends on
+        environment={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
         timeout_seconds=3600,
     )
 

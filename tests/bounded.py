@@ -23,7 +23,7 @@ def bounded(seconds: float = 1, mebibytes: int = 64) -> Iterator[None]:
         mebibytes: Resident memory at the block's peak, beyond that at its start.
     """
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: proc_pid_clear_refs(5)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again: proc_pid_clear_refs(5)
     before, started = _status("VmRSS"), time.process_time()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + _BACKSTOP, hard))

@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / ".fuzz"
 CORPUS = ROOT / "tests" / "fixtures" / "cassandra" / "fuzz"
-ATHERIS = "atheris==3.0.0"
+LOCK = ROOT / "tools/fuzz.lock"
 LONGEST = 4096
 _LONGEST_SECTION = 1 << 16
 """Few bytes can honestly be the form of many zeros, and a kernel in plain Python takes long over them."""
@@ -63,11 +63,13 @@ def _start(seconds: int) -> int:
     for seed in seeds():
         if len(seed) <= LONGEST:
             _keep(WORK / "seeds", seed)
-    uv = [sys.executable, "-m", "uv", "run", "--no-project", "--active", "--with", ATHERIS]
+    packages = WORK / "packages"
+    install = [sys.executable, "-m", "uv", "pip", "install", "-q", "--require-hashes", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(packages), "-r", str(LOCK)], check=True)
     subprocess.run(
-        [*uv, "python", "-m", "tools.fuzz_cassandra", "--inside", "--seconds", str(seconds)],
+        [sys.executable, "-m", "tools.fuzz_cassandra", "--inside", "--seconds", str(seconds)],
         cwd=ROOT,
-        env={**os.environ, "VIRTUAL_ENV": sys.prefix, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{packages}"},
         check=True,
     )
     found = sorted((WORK / "found").glob("*.txt"))

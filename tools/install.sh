@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the package and everything it is developed with.
-# Usage: UV_VERSION=x.y.z tools/install.sh FOLDER. Running it again brings the environment up to date.
+# Usage: tools/install.sh FOLDER. Running it again brings the environment up to date. All that it downloads has its
+# hash in requirements.lock or tools/install.lock, also what builds packages; Debian's packages have signatures.
 set -euo pipefail
 venv=$1
 
@@ -36,12 +37,12 @@ if not (3, 11) <= sys.version_info[:2] < (3, 13):
 PY
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/python" -m pip install -q "uv==$UV_VERSION"
+"$venv/bin/python" -m pip install -q --require-hashes -r tools/install.lock
 with_uv() { "$venv/bin/python" -m uv pip install --python "$venv/bin/python" -q "$@"; }
 # uv is ten times faster than pip, which knows index settings that uv doesn't read. Offline it takes its cache as
 # it is, by the hashes of the lock file: else it downloads and builds Spark again when the registry's page changed.
-everything=(--require-hashes -r requirements.lock)
-itself=(--no-deps -e .)
+everything=(--no-build-isolation --require-hashes -r requirements.lock)
+itself=(--no-build-isolation --no-deps -e .)
 with_uv --offline "${everything[@]}" 2>/dev/null || with_uv "${everything[@]}" ||
   "$venv/bin/python" -m pip install -q "${everything[@]}"
 with_uv --offline "${itself[@]}" 2>/dev/null || with_uv "${itself[@]}" ||

@@ -1,6 +1,6 @@
 """Compile the protocol files in tools/vitess_protocol to ``vitess.descriptors`` of the package.
 
-Usage: make protocol (it needs grpcio-tools, which nothing else does)
+Usage: make protocol
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import grpc_tools  # make protocol brings it
+import grpc_tools
 from grpc_tools import protoc
 
 _PROTOCOL = Path(__file__).parent / "vitess_protocol"

@@ -46,9 +46,10 @@ def hook_for(connector: Connector, conn_id: str | None = None) -> CdcHook:
 def check_connector(connector: Connector, source: Source) -> list[Finding]:
     """Check the source's prerequisites, the lake, channels' topics, and the number of tables."""
     from airflow_cdc_provider.connections.channel_topics import channel_findings
+    from airflow_cdc_provider.connections.plain_logins import plain_logins
     from airflow_cdc_provider.sources.contract import Finding
 
-    findings = [*source.check(), *channel_findings(connector)]
+    findings = [*source.check(), *plain_logins(connector), *channel_findings(connector)]
     try:
         require_atomic_commits(connector, connector.lake.catalog_options)
     except ConfigurationError as error:

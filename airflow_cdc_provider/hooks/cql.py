@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.source import CdcHook
 
 if TYPE_CHECKING:
@@ -46,8 +47,12 @@ class CqlHook(CdcHook):
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
         """Translate the stock type's extra too: ``ssl_options`` and ``load_balancing_policy_args``."""
         extra = dict(values["extra"])
-        stock_tls = extra.pop("ssl_options", None)
-        if isinstance(stock_tls, dict):
+        if stock_tls := extra.pop("ssl_options", None):
+            if not isinstance(stock_tls, dict):
+                raise ConfigurationError(
+                    "invalid value for ssl_options in the connection's extra",
+                    expected=f"a JSON object with some of {', '.join(_STOCK_TLS)}",
+                )
             extra.setdefault("tls", True)
             for stock, ours in _STOCK_TLS.items():
                 if stock_tls.get(stock):

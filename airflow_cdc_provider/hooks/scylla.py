@@ -61,8 +61,8 @@ class ScyllaCdcHook(CqlHook):
                 expected=f"one of {', '.join(_TLS_PROVIDERS)}",
                 found=provider,
             )
-        enabled = properties.get("scylla.ssl.enabled", "false").lower()
-        if enabled not in ("true", "false"):
+        enabled = properties.get("scylla.ssl.enabled", "").lower()
+        if enabled not in ("true", "false", ""):
             raise ConfigurationError(
                 "invalid value for scylla.ssl.enabled", expected="true or false", found=enabled
             )
@@ -71,12 +71,10 @@ class ScyllaCdcHook(CqlHook):
             raise ConfigurationError(
                 f"{pair[0]} and {pair[1]} must be set together", expected="both or neither"
             )
-        if enabled == "true":
-            extra.setdefault("tls", True)
+        if enabled:
+            extra.setdefault("tls", enabled == "true")
         for name, value in properties.items():
-            own = _PROPERTIES[name]
-            # As in the source connector, TLS properties have no effect while TLS is off.
-            if own and value and (extra.get("tls") or not name.startswith("scylla.ssl.")):
+            if (own := _PROPERTIES[name]) and value:
                 extra.setdefault(own, value)
         return {**values, "extra": extra}
 

@@ -4,8 +4,9 @@ The registry's addresses, login and TLS come from an Airflow connection of type 
 separated by commas), port and schema, login and password for basic authentication, and in the extra
 
 * ``path``: the path after host and port, for example ``/apis/ccompat/v7``;
-* settings of confluent-kafka's ``SchemaRegistryClient``: names with a dot (``ssl.ca.location``,
-  ``bearer.auth.credentials.source``, ``bearer.auth.token`` ...), ``timeout`` (seconds) and ``proxy``.
+* settings of confluent-kafka's ``SchemaRegistryClient``: ``ssl.ca.location`` and others of TLS, which need
+  ``https``, the default then; ``bearer.auth.credentials.source``, ``bearer.auth.token`` ...; ``timeout``
+  (seconds) and ``proxy``.
 
 None of them is ever logged, nor part of the declaration.
 """
@@ -31,7 +32,21 @@ Subjects = Literal["topic", "record", "topic_record"]
 """Subject name strategy: ``<topic>-value``, ``<record>`` or ``<topic>-<record>``."""
 
 _TIMEOUT_SECONDS: Final = 10
-_PLAIN_SETTINGS: Final = frozenset({"timeout", "proxy"})
+_SETTINGS: Final = frozenset(
+    {
+        *("timeout", "proxy", "max.retries", "retries.wait.ms", "retries.max.wait.ms"),
+        *("cache.capacity", "cache.latest.ttl.sec"),
+        *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+        *(
+            f"bearer.auth.{name}"
+            for name in (
+                *("credentials.source", "token", "logical.cluster", "identity.pool.id"),
+                *("client.id", "client.secret", "scope", "issuer.endpoint.url", "issuer.endpoint.query"),
+            )
+        ),
+    }
+)
+"""Allowed settings of confluent-kafka's client: its others name functions."""
 _INCOMPATIBLE: Final = 409
 _UNPROCESSABLE: Final = 422
 _NOT_FOUND: Final = 404
@@ -112,22 +127,31 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
     """
     extra = dict(connection.get("extra") or {})
     path = str(extra.pop("path", ""))
-    unknown = sorted(name for name in extra if "." not in name and name not in _PLAIN_SETTINGS)
-    if unknown or "basic.auth.user.info" in extra:
+    wrong = [name for name, value in extra.items() if not isinstance(value, (str, int, float, bool))]
+    if unknown := sorted(extra.keys() - _SETTINGS) or wrong:
         raise ConfigurationError(
-            "the registry's connection has unknown settings in its extra",
-            expected="path, timeout, proxy, or settings of confluent-kafka's SchemaRegistryClient except "
-            "basic.auth.user.info, which is set by login and password",
-            found=", ".join(unknown) or "basic.auth.user.info",
+            "the registry's connection has unknown or invalid settings in its extra",
+            expected=f"texts and numbers: path, {', '.join(sorted(_SETTINGS))}",
+            remedy="remove them; the connection's login and password are the login",
+            found=", ".join(map(repr, unknown)),
         )
     settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, **extra}
-    settings["url"] = url or _address(connection, path)
+    tls = sorted(name for name in extra if name.startswith("ssl."))
+    settings["url"] = url or _address(connection, path, "https" if tls else "http")
+    schemes = {urlsplit(one.strip()).scheme for one in settings["url"].split(",")}
+    if schemes - ({"https"} if tls else {"http", "https"}):
+        raise ConfigurationError(
+            f"the registry's address doesn't use TLS, but its connection has {', '.join(tls)}"
+            if tls
+            else "the registry has an invalid address",
+            expected="https://..." if tls else "http://... or https://...",
+        )
     if login := connection.get("login"):
         settings["basic.auth.user.info"] = f"{login}:{connection.get('password') or ''}"
     return settings
 
 
-def _address(connection: Mapping[str, Any], path: str) -> str:
+def _address(connection: Mapping[str, Any], path: str, scheme: str) -> str:
     hosts = [host.strip() for host in str(connection.get("host") or "").split(",")]
     if not all(hosts):
         raise ConfigurationError(
@@ -135,7 +159,7 @@ def _address(connection: Mapping[str, Any], path: str) -> str:
             expected="a host in the Airflow connection that option registry.connection names, or option "
             "registry.url",
         )
-    lead = f"{connection.get('schema') or 'http'}://"
+    lead = f"{connection.get('schema') or scheme}://"
     port = f":{connection['port']}" if connection.get("port") else ""
     return ",".join(
         f"{'' if '://' in host else lead}{host.rstrip('/')}{port}/{path.strip('/')}".rstrip("/")

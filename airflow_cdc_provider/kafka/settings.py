@@ -2,32 +2,34 @@
 
 The brokers, the login and TLS are only set in the connection (type ``kafka`` of Airflow's Kafka provider,
 whose extra is librdkafka's ``config_dict``). A declaration contains tuning settings only: names that carry a
-secret or that refer to other brokers are rejected there. All names are librdkafka's.
+secret or that refer to other brokers are rejected there. All names are librdkafka's, from a list of allowed
+ones (:mod:`.allowed_settings`). A TLS setting enables TLS; with a protocol without TLS it is rejected.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.kafka.allowed_settings import LOGIN, OF_CONSUMERS, OF_GROUPS, TLS, TUNING
 
 Setting = str | int | float | bool
 
 SERVERS: Final = "bootstrap.servers"
+_ALLOWED: Final = LOGIN | TLS | TUNING
 _OF_CONNECTION: Final = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|security\.protocol|(sasl|ssl|enable\.ssl|https|oauthbearer)[._].*"
     r"|.*(password|secret|token|credential).*"
 )
-_CODE: Final = re.compile(r".*_cb|on_.*|plugin\..*|.*\.(engine|provider)s?[._].*")
-"""Settings that refer to code; they are not allowed in a connection."""
-_OF_CONSUMERS: Final = re.compile(
-    r"group\..*|auto\.offset\.reset|enable\.auto\..*|auto\.commit\..*|session\.timeout\.ms|heartbeat\..*"
-    r"|max\.poll\..*|partition\.assignment\..*|isolation\.level|fetch\..*|enable\.partition\.eof|queued\..*"
-)
-"""Consumer settings, which a connection may have for other DAGs; producers don't accept them."""
+_IN_SHELL: Final[Mapping[str, str]] = {
+    "sasl.kerberos.principal": r"[A-Za-z0-9_.][A-Za-z0-9_.@/-]*",
+    "sasl.kerberos.keytab": r"(FILE:)?[A-Za-z0-9_./][A-Za-z0-9_./+@=-]*",
+}
+"""librdkafka inserts these into a shell command, kinit."""
 _OURS: Final = (
     "transactional.id",
     "enable.idempotence",
@@ -59,11 +61,71 @@ def wrong_tuning(values: Mapping[str, Any]) -> str:
             return f"settings without secrets: {name} belongs in the connection's extra"
         if name in _OURS:
             return f"settings other than {name}, which the delivery guarantee determines"
-        if _CODE.fullmatch(name):
-            return f"settings that don't refer to code ({name})"
+        if name not in TUNING:
+            return f"tuning settings of librdkafka, not {name!r}{_nearest(name, TUNING)}"
         if not isinstance(value, (str, int, float, bool)):
             return f"a text, number or boolean for {name}"
     return ""
+
+
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name.strip().lower(), sorted(allowed), n=1)
+    return f"; the nearest one is {near[0]}" if near else ""
+
+
+def _checked(connection: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's settings, with TLS if one of them implies it.
+
+    Raises:
+        ConfigurationError: A setting is not allowed, or invalid.
+    """
+    for name, value in connection.items():
+        if name not in _ALLOWED:
+            raise ConfigurationError(
+                f"the Kafka connection has a setting that isn't allowed: {name!r}",
+                expected="librdkafka's settings of brokers, login, TLS, network and buffers: none that loads "
+                f"code, runs a program, writes a file or is a callback{_nearest(name, _ALLOWED)}",
+                remedy="remove it from the connection's extra",
+            )
+        if not isinstance(value, (str, int, float, bool)):
+            raise ConfigurationError(
+                f"invalid value for {name} in the Kafka connection", expected="a text, number or boolean"
+            )
+        if name in _IN_SHELL and not re.fullmatch(_IN_SHELL[name], str(value)):
+            raise ConfigurationError(
+                f"invalid value for {name} in the Kafka connection",
+                expected="letters, digits and . _ - / @ only: kinit gets it by a shell",
+            )
+        if name == "sasl.oauthbearer.token.endpoint.url" and not str(value).startswith(
+            ("https://", "http://")
+        ):
+            raise ConfigurationError(
+                f"invalid value for {name} in the Kafka connection", expected="https://..."
+            )
+    found = _with_tls(connection)
+    protocol = str(found.get("security.protocol", "plaintext")).strip().lower()
+    for server in str(found[SERVERS]).split(","):
+        own, separator, _ = server.strip().partition("://")
+        if separator and own.lower() != protocol:
+            raise ConfigurationError(
+                f"the Kafka connection names a broker of protocol {own!r}, which replaces security.protocol",
+                expected=f"{protocol}, or host:port alone",
+            )
+    return found
+
+
+def _with_tls(connection: Mapping[str, Any]) -> dict[str, Any]:
+    named = sorted(TLS & connection.keys())
+    protocol = str(connection.get("security.protocol", "")).strip().lower()
+    if not named or protocol in ("ssl", "sasl_ssl"):
+        return dict(connection)
+    if protocol:
+        raise ConfigurationError(
+            f"the Kafka connection has TLS settings, but security.protocol {protocol} doesn't use TLS",
+            expected=f"{protocol.replace('plaintext', 'ssl')}, or none of {', '.join(named)}",
+        )
+    login = connection.keys() & {"sasl.mechanism", "sasl.mechanisms", "sasl.username"}
+    return {**connection, "security.protocol": "sasl_ssl" if login else "ssl"}
 
 
 def wrong_topic(name: str) -> str:
@@ -92,7 +154,7 @@ class ClientSettings:
     retry_timeout_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        """Reject a connection without brokers, or with settings that refer to code."""
+        """Reject a connection without brokers, or with settings that aren't allowed."""
         if not self.connection.get(SERVERS):
             raise ConfigurationError(
                 "the Kafka connection has no brokers",
@@ -100,21 +162,26 @@ class ClientSettings:
                 remedy='airflow connections add ID --conn-type kafka --conn-extra \'{"bootstrap.servers": '
                 '"host:9092"}\'',
             )
-        for name in self.connection:
-            if _CODE.fullmatch(name):
-                raise ConfigurationError(
-                    f"the Kafka connection refers to code: {name}",
-                    expected="settings of librdkafka without callbacks and plugins",
-                )
+        object.__setattr__(self, "connection", _checked(self.connection))
+        for values in (self.producer, self.consumer):
+            if expected := wrong_tuning(values):
+                raise ConfigurationError("invalid settings of Kafka's clients", expected=expected)
 
     @property
     def servers(self) -> str:
         """The broker addresses, for messages."""
         return str(self.connection[SERVERS])
 
+    @property
+    def has_plain_login(self) -> bool:
+        """Whether a login is sent without TLS, to a broker or to the issuer of tokens."""
+        protocol = str(self.connection.get("security.protocol", "")).strip().lower()
+        issuer = str(self.connection.get("sasl.oauthbearer.token.endpoint.url", ""))
+        return protocol == "sasl_plaintext" or issuer.startswith("http://")
+
     def of_producer(self, transactional_id: str = "") -> dict[str, Any]:
         """Return the settings of a producer: idempotent, and transactional if it has an id."""
-        own = {name: value for name, value in self.connection.items() if not _OF_CONSUMERS.fullmatch(name)}
+        own = {name: value for name, value in self.connection.items() if name not in OF_CONSUMERS | OF_GROUPS}
         values: dict[str, Any] = {**self._pace(), **_DEFAULTS, **own, **self.producer}
         values |= {"enable.idempotence": True, "delivery.report.only.error": True}
         if transactional_id:
@@ -136,7 +203,7 @@ class ClientSettings:
 
     def of_admin(self) -> dict[str, Any]:
         """Return the settings of an admin client."""
-        own = {name: value for name, value in self.connection.items() if not _OF_CONSUMERS.fullmatch(name)}
+        own = {name: value for name, value in self.connection.items() if name not in OF_CONSUMERS | OF_GROUPS}
         return {**self._pace(), **own}
 
     def _pace(self) -> dict[str, Setting]:

@@ -222,6 +222,12 @@ class Brokers:
                     remedy="correct service_url in the connection's extra",
                 )
             address = Address.of(url)
+            if address.tls != self._first.tls:
+                raise ConfigurationError(
+                    f"{doing} failed: the broker names another one with and without TLS",
+                    expected="an address with TLS" if self._first.tls else "an address without TLS",
+                    found=url,
+                )
             proxied = str(address) if _number(found, 8) else ""
             connection = self._to(self._first if proxied else address, proxied)
             if answer == 1:

@@ -80,5 +80,10 @@ class ClientSettings:
                 expected=f"some of {', '.join(KNOWN)}",
             )
         found = {name: str(value) for name, value in values.items()}
-        Address.of(found.get("service_url", ""))
+        tls = Address.of(found.get("service_url", "")).tls
+        if named := sorted(name for name in found if name.startswith("tls_") and not tls):
+            raise ConfigurationError(
+                f"the Pulsar connection has {', '.join(named)}, but its service_url doesn't use TLS",
+                expected="service_url: pulsar+ssl://host:6651, or no setting of TLS",
+            )
         return cls(timeout_seconds=timeout_seconds, **found)

@@ -77,12 +77,12 @@ class KafkaOptions:
         minimum=0,
     )
     producer: Mapping[str, Any] = option(
-        "librdkafka settings of producers, passed through: linger.ms, batch.size, compression.type, "
+        "librdkafka's tuning settings of producers: linger.ms, batch.size, compression.type, "
         "message.max.bytes ... Secrets are not allowed",
         {},
     )
     consumer: Mapping[str, Any] = option(
-        "librdkafka settings of consumers, which read positions; passed through", {}
+        "librdkafka's tuning settings of consumers, which read positions", {}
     )
 
     @property

@@ -30,6 +30,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +49,9 @@ log = logging.getLogger("airflow_cdc_provider.jobs")
 
 _CONNECT_SECONDS: Final = 5.0
 _MOST_LINE_BYTES: Final = 4096
+_MOST_TOKEN_BYTES: Final = 256
+_MOST_UNKNOWN: Final = 64
+"""Connections that have not yet sent the token; further ones are closed."""
 
 _unreachable: set[tuple[str, int]] = set()
 """Addresses of drivers that this worker process could not reach: later tasks don't try again."""
@@ -218,8 +222,13 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], tally: Tally, token: str) -> None:
         self.tally = tally
-        self.token = token
+        self.token = token.encode()
+        self.unknown = threading.Semaphore(_MOST_UNKNOWN)
         super().__init__(address, _Connection)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether few enough connections have not yet sent the token."""
+        return self.unknown.acquire(blocking=False)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log that an attempt's report was invalid or incomplete: its counts stay as they are."""
@@ -231,10 +240,13 @@ class _Connection(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         """Process the reports of one attempt of a task."""
-        self.request.settimeout(_CONNECT_SECONDS)
-        token, commit, task, attempt = self._line()
-        if not hmac.compare_digest(str(token), self.server.token):
+        try:
+            first = self._first()
+        finally:
+            self.server.unknown.release()
+        if not first:
             return
+        commit, task, attempt = first
         # Keepalive detects an executor that died without closing the connection.
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.request.settimeout(None)
@@ -242,6 +254,20 @@ class _Connection(socketserver.StreamRequestHandler):
             table, rows, last = reported
             self.server.tally.add(commit, task, attempt, str(table), int(rows), str(last))
         self.server.tally.end(commit, task, attempt)
+
+    def _first(self) -> list[Any]:
+        """Return the numbers of the task; none if the token is wrong, or does not arrive in time."""
+        deadline, line = time.monotonic() + _CONNECT_SECONDS, b""
+        with suppress(ValueError, TypeError, RecursionError, OSError):
+            while not line.endswith(b"\n") and len(line) < _MOST_TOKEN_BYTES:
+                self.request.settimeout(max(0.001, deadline - time.monotonic()))
+                line += (byte := self.request.recv(1))
+                if not byte or time.monotonic() > deadline:
+                    return []
+            token, *numbers = json.loads(line)
+            if isinstance(token, str) and hmac.compare_digest(token.encode(), self.server.token):
+                return numbers
+        return []
 
     def _line(self) -> list[Any]:
         found = json.loads(self.rfile.readline(_MOST_LINE_BYTES))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from airflow_cdc_provider.kafka.allowed_settings import TUNING
 from airflow_cdc_provider.kafka.settings import belongs_to_connection
 from airflow_cdc_provider.migration.rules import (
     Draft,
@@ -21,39 +22,21 @@ from airflow_cdc_provider.migration.rules import (
     unsupported_error,
 )
 
-_JAVA_ALONE: Final = (
-    "key.serializer",
-    "value.serializer",
-    "key.deserializer",
-    "value.deserializer",
-    "max.block.ms",
-    "receive.buffer.bytes",
-    "send.buffer.bytes",
-    "interceptor.classes",
-    "metric.reporters",
-    "partitioner.adaptive.partitioning.enable",
-    "partitioner.availability.timeout.ms",
-    "metadata.max.idle.ms",
-    "metrics.num.samples",
-    "metrics.recording.level",
-    "metrics.sample.window.ms",
-    "socket.connection.setup.timeout.max.ms",
+_OURS: Final = (
+    "enable.idempotence",
+    "transactional.id",
+    "isolation.level",
+    "group.id",
+    "client.id",
     "auto.offset.reset",
     "enable.auto.commit",
-    "max.poll.records",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
-    "transaction.two.phase.commit.enable",
-    "security.providers",
 )
-"""Settings without a counterpart in librdkafka, or set by this package."""
-_OURS: Final = ("enable.idempotence", "transactional.id", "isolation.level", "group.id", "client.id")
+"""Settings that this package determines."""
 _RENAMED: Final = {
     "max.request.size": "message.max.bytes",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
 }
-
+_COMPUTED: Final = ("buffer.memory", "partitioner.ignore.keys", "partitioner.class")
 _PARTITIONERS: Final = {
     "": "murmur2_random",
     "DefaultPartitioner": "murmur2_random",
@@ -92,9 +75,10 @@ def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
         short = name.removeprefix(prefix).removeprefix("override.")
         if belongs_to_connection(short):
             draft.notes.append(f"property {name} is ignored: it belongs in the extra of the Kafka connection")
-        elif short not in known and short in (*_JAVA_ALONE, *_OURS):
+        elif short not in known and (short in _OURS or short not in {*TUNING, *_RENAMED, *_COMPUTED}):
             draft.notes.append(
-                f"property {name} is ignored: librdkafka has no such setting, or delivery determines it"
+                f"property {name} is ignored: librdkafka has no such setting, delivery determines it, or "
+                "it is not allowed"
             )
         else:
             own = _translated(name, short, value.strip())
@@ -103,7 +87,7 @@ def _passed_through(path: str, prefix: str, known: Sequence[str]) -> Rule:
 
     return custom_rule(
         f"`{path}`, passed through; addresses and credentials belong in the Kafka connection, settings that "
-        "only Java clients have are ignored",
+        "librdkafka lacks or that are not allowed are ignored",
         apply,
     )
 

@@ -21,6 +21,7 @@ from airflow_cdc_provider.sources.cassandra.views import refusal_of
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit
 from airflow_cdc_provider.sources.cql.connection import (
     NODE_LOCAL,
+    connection_findings,
     consistency_level,
     contact_points,
     driver_errors,
@@ -93,6 +94,7 @@ def check_source(
     else:
         try:
             yield Finding("ok", "connection", f"{hosts} is reachable")
+            yield from connection_findings(connection)
             yield from _guarded("version", lambda: check_version(session, options.advanced.rules))
             settings = node_settings(session)
             yield from check_nodes(options, host_ids(session))

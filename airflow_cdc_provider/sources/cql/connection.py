@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cql.driver.driver_settings import cluster_options, resolved
 from airflow_cdc_provider.sources.cql.driver.tls import tls_context, wants_tls
+from airflow_cdc_provider.sources.findings import login_findings
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
+
+    from airflow_cdc_provider.sources.contract import Finding
 
 DEFAULT_PORT = 9042
 
@@ -116,6 +119,18 @@ def _options(connection: Mapping[str, Any], timeout_seconds: float) -> dict[str,
     if wants_tls(extra):
         options["ssl_context"] = tls_context(extra)
     return options
+
+
+def connection_findings(connection: Mapping[str, Any]) -> list[Finding]:
+    """Report a login that is sent in the clear.
+
+    Raises:
+        ConfigurationError: A setting is unknown or invalid.
+    """
+    values = resolved(connection)
+    return login_findings(
+        contact_points(values), login=bool(values.get("login")), encrypted=wants_tls(values["extra"])
+    )
 
 
 def contact_points(connection: Mapping[str, Any]) -> list[str]:

@@ -102,7 +102,7 @@ class DebeziumAdvanced:
         minimum=0,
     )
     consumer: Mapping[str, Any] = option(
-        "librdkafka settings for consumers, passed on unchanged: fetch.message.max.bytes, "
+        "librdkafka's tuning settings of consumers: fetch.message.max.bytes, "
         "queued.max.messages.kbytes ... Secrets are not allowed",
         {},
         check=wrong_tuning,

@@ -12,7 +12,7 @@ from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost, listed
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.findings import name_findings
+from airflow_cdc_provider.sources.findings import login_findings, name_findings
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec, field_counts
@@ -137,6 +137,7 @@ def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Findi
             f"target {options.target} has no effect with scope deployment, which watches all databases",
             "choose scope database or collection, or remove target",
         )
+    yield from login_findings(values.servers, login=values.has_login, encrypted=values.encrypted)
     if unverified := values.unverified:
         yield Finding(
             "warning",

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl
 
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient, errors
@@ -27,6 +26,11 @@ from pymongo.uri_parser import parse_uri
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
+from airflow_cdc_provider.sources.mongodb.driver.connection_options import (
+    require_allowed,
+    uri_options,
+    with_tls,
+)
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import short_text, translated
 from airflow_cdc_provider.sources.mongodb.driver.tls import pem_options, take_stores
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
@@ -90,10 +94,10 @@ class ConnectionValues:
                 expected="a host, comma-separated hosts, or a mongodb:// string",
             )
         srv = bool(extra.pop("srv", False))
-        if "ssl" in extra:
-            extra["tls"] = extra.pop("ssl")
         if extra.pop("allow_insecure", False):
             extra["tlsInsecure"] = True
+        require_allowed(extra)
+        extra = with_tls(extra, uri_options(host), stores)
         if not host.startswith(("mongodb://", "mongodb+srv://")):
             port = connection.get("port")
             hosts = [h if ":" in h or not port or srv else f"{h}:{port}" for h in host.split(",")]
@@ -166,10 +170,26 @@ class ConnectionValues:
         return {**({} if "username" in own else self.credentials), **own}
 
     @property
+    def servers(self) -> list[str]:
+        """The servers that the connection names."""
+        return self.host.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
+
+    @property
+    def has_login(self) -> bool:
+        """Whether there is a login: of the connection, of its string, or of a class."""
+        return bool(self.credentials or self.authentication or _explicit_options(self.host)[1])
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections use TLS."""
+        chosen = {name.lower(): value for name, value in self.options.items()} | uri_options(self.host)
+        tls = chosen.get("tls", chosen.get("ssl", self.host.startswith("mongodb+srv://")))
+        return str(tls).lower() == "true"
+
+    @property
     def unverified(self) -> str:
         """The option that disables verification of the server's identity; empty if none does."""
-        chosen = {name.lower(): value for name, value in self.options.items()}
-        chosen |= {name.lower(): value for name, value in parse_qsl(self.host.partition("?")[2])}
+        chosen = {name.lower(): value for name, value in self.options.items()} | uri_options(self.host)
         for name in ("tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"):
             if chosen.get(name.lower()) in (True, "true"):
                 return name
@@ -178,7 +198,7 @@ class ConnectionValues:
 
 def _explicit_options(host: str) -> tuple[set[str], bool]:
     """Return the options of a connection string, in lower case, and whether it names a user."""
-    explicit = {name.lower() for name, _ in parse_qsl(host.partition("?")[2], keep_blank_values=True)}
+    explicit = set(uri_options(host))
     if "ssl" in explicit:
         explicit.add("tls")
     servers = host.partition("://")[2].partition("/")[0].partition("?")[0]

@@ -27,6 +27,7 @@ from airflow_cdc_provider.sources.contract import (
     SnapshotPlan,
     Source,
 )
+from airflow_cdc_provider.sources.cql.connection import connection_findings
 from airflow_cdc_provider.sources.cql.lake_types import LakeTypes
 from airflow_cdc_provider.sources.cql.schema import Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.snapshot import (
@@ -112,16 +113,18 @@ class ScyllaSource(Source):
 
     def check(self) -> list[Finding]:
         """Check the cluster, the tables and their streams."""
-        return list(
-            check_cluster(
-                self._cluster,
-                self.options,
-                self._logged_tables,
-                self._images,
-                self._selects,
-                self._refusals,
-            )
+        found = check_cluster(
+            self._cluster,
+            self.options,
+            self._logged_tables,
+            self._images,
+            self._selects,
+            self._refusals,
         )
+        findings = list(found)
+        if not any(one.level == "error" for one in findings):
+            findings += connection_findings(self._connection)
+        return findings
 
     def tables(self) -> list[str]:
         """Return the selected tables that have or had a log, sorted.

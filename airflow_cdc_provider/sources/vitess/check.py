@@ -12,7 +12,7 @@ from typing import Final
 from airflow_cdc_provider.changes.column_names import column_names
 from airflow_cdc_provider.exceptions import CdcError, PositionLost, listed
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.findings import name_findings
+from airflow_cdc_provider.sources.findings import login_findings, name_findings
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.lake_types import REST
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
@@ -95,7 +95,11 @@ def check_keyspace(
         client = VtgateClient(values)
     except CdcError as error:
         return [_failed("connection", error)]
-    findings: list[Finding] = []
+    findings = login_findings(
+        [f"{host}:{port}" for host, port in values.addresses],
+        login=bool(values.metadata or (values.vtctld and values.vtctld.metadata)),
+        encrypted=values.tls is not None,
+    )
     with client:
         findings += _server(client, options)
         if _has_errors(findings):

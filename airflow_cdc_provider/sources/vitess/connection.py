@@ -9,7 +9,8 @@ static authentication; not sent without a login), and in ``extra``:
 ``tls_ca_file``                 PEM file of the CA of VTGate's certificate; default: gRPC's CAs
 ``tls_cert_file``               PEM file of the client's certificate, for mutual TLS
 ``tls_key_file``                its private key
-``tls_server_name``             the name in VTGate's certificate, if it differs from the host
+``tls_server_name``             the name in the certificates, if it differs from the host. Without it, each
+                                VTGate's certificate has to name its own host
 ``headers``                     metadata for proxies: ``{"name": "value"}``, or ``name:value,name:value``
 ``keepalive_seconds``           interval of pings on an idle connection; 0: none. VTGate closes connections
                                 that ping more often than it allows
@@ -32,7 +33,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +47,8 @@ from airflow_cdc_provider.sources.vitess import protocol
 DEFAULT_PORT: Final = 15991
 DEFAULT_VTCTLD_PORT: Final = 15999
 DEFAULT_MESSAGE_BYTES: Final = 4 << 20
+_CONNECT_SECONDS: Final = 5.0
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
 _POLICIES: Final = ("pick_first", "round_robin")
 _SETTINGS: Final = frozenset(
     {
@@ -215,8 +219,8 @@ class ConnectionValues:
                 ("grpc.keepalive_time_ms", int(self.keepalive_seconds * 1000)),
                 ("grpc.http2.max_pings_without_data", 0),
             ]
-        if self.tls and (name := self.tls.server_name or (len(self.addresses) > 1 and self.addresses[0][0])):
-            options.append(("grpc.ssl_target_name_override", name))
+        if self.tls and self.tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return options
 
     @property
@@ -247,7 +251,7 @@ class ConnectionValues:
             return "ipv4:" + ",".join(f"{address[0]}:{address[1]}" for address in addresses)
         return "ipv6:" + ",".join(f"[{address[0]}]:{address[1]}" for address in addresses)
 
-    def channel(self) -> grpc.Channel:
+    def channel(self) -> grpc.Channel | Channels:
         """Open a channel; it connects at its first call.
 
         Raises:
@@ -255,7 +259,54 @@ class ConnectionValues:
         """
         if self.tls is None:
             return grpc.insecure_channel(self.target(), self.channel_options)
-        return grpc.secure_channel(self.target(), self.tls.credentials(), self.channel_options)
+        credentials = self.tls.credentials()
+        if len(self.addresses) == 1 or self.tls.server_name:
+            return grpc.secure_channel(self.target(), credentials, self.channel_options)
+        each = [replace(self, addresses=(address,)).target() for address in self.addresses]
+        channels = [grpc.secure_channel(target, credentials, self.channel_options) for target in each]
+        return Channels(channels, rotate=self.load_balancing == "round_robin")
+
+
+class Channels:
+    """Channels to several VTGates with TLS: gRPC would verify all of them by one name.
+
+    Args:
+        channels: One for each.
+        rotate: Whether calls take turns; otherwise each goes to the first one that is connected.
+    """
+
+    def __init__(self, channels: Sequence[grpc.Channel], *, rotate: bool) -> None:
+        self._channels = channels
+        self._turns = count() if rotate else repeat(0)
+
+    def unary_unary(self, method: str) -> Any:
+        """Return a call of one of the VTGates."""
+        return self._connected().unary_unary(method)
+
+    def unary_stream(self, method: str) -> Any:
+        """Return a call of one of the VTGates."""
+        return self._connected().unary_stream(method)
+
+    def close(self) -> None:
+        """Close all channels."""
+        for channel in self._channels:
+            channel.close()
+
+    def _connected(self) -> grpc.Channel:
+        """Return the first channel that connects; if none does, the first one, whose call fails."""
+        turn = next(self._turns) % len(self._channels)
+        order = [*self._channels[turn:], *self._channels[:turn]]
+        return next(filter(_connects, order), order[0])
+
+
+def _connects(channel: grpc.Channel) -> bool:
+    """Return whether a server answers, be it that it doesn't know the call or requires a login."""
+    call: Any = channel.unary_unary(_HEALTH)
+    try:
+        call(b"", timeout=_CONNECT_SECONDS)
+    except grpc.RpcError as error:
+        return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return True
 
 
 def _extra(value: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spark.session import ICEBERG_JAR, build_session
+from server_kit.jars import require_recorded
 from tests.conftest import JAVA_OPTIONS, QUICK_PLANS
 
 SQLITE_JAR = "org.xerial:sqlite-jdbc:3.50.3.0"
@@ -28,7 +29,10 @@ def jar(coordinates: str) -> Path | None:
             check=False,
             capture_output=True,
         )
-    return path if path.exists() else None
+    if not path.exists():
+        return None
+    require_recorded(path)
+    return path
 
 
 def jars() -> list[str]:

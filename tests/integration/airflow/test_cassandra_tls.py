@@ -103,7 +103,7 @@ def test_the_same_names_do_in_a_connections_extra_with_javas_defaults(
 @pytest.mark.covers("CAS-DEPLOY-06")
 def test_pem_files_do_as_well(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, own, nodes = pem_files(secured.folder, tmp_path)
-    pem = {"tls": True, "tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
+    pem = {"tls_ca_file": nodes, "tls_certificate_file": own, "tls_key_file": key}
     good, text = secured.check_connection(monkeypatch, {**pem, "cipherSuites": "ECDHE-RSA-AES128-GCM-SHA256"})
     assert good, text
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +188,7 @@ def test_the_oplog_is_sampled_for_users_that_may_read_it_and_others_do_without(
 
 @pytest.mark.covers("MDB-PERM-02")
 def test_a_snapshot_and_its_stream_send_hello_and_reads_alone(
-    secured: tuple[MongoServer, MongoClient],
+    secured: tuple[MongoServer, MongoClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: set[str] = set()
 
@@ -200,7 +201,8 @@ def test_a_snapshot_and_its_stream_send_hello_and_reads_alone(
         def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
 
     reader = source(secured[0], "reads_orders", scope="collection", target="shop.orders")
-    reader._connection = {**reader._connection, "extra": {"replicaSet": "rs0", "event_listeners": [Names()]}}
+    watched = partial(pymongo.MongoClient, event_listeners=[Names()])
+    monkeypatch.setattr("airflow_cdc_provider.sources.mongodb.connection.MongoClient", watched)
     start = reader.start()
     plan = reader.plan_snapshot("shop.orders")
     assert sum(b.num_rows for b in reader.snapshot_reader().read(plan.ranges, ReadMetrics())) >= 1

@@ -100,7 +100,46 @@ def test_a_check_names_tables_whose_mirrors_would_share_a_name() -> None:
     assert all("would both be stored in s.a_b_c" in f.message for f in found)
 
 
-def test_a_check_names_tables_that_would_share_a_topic() -> None:
+def test_a_check_reports_connections_of_targets_that_fail_or_send_a_login_in_the_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Source:
+        def check(self) -> list[Finding]:
+            return []
+
+        def tables(self) -> list[str]:
+            return []
+
+    def found(catalog: str = "https://c") -> list[tuple[str, str]]:
+        kafka, registry = {"connection": "k"}, {"connection": "r"}
+        declared = {
+            "name": "s",
+            "source": {"type": "mongodb"},
+            "publish": {"kafka": kafka, "registry": registry, "value": "avro"},
+            "lake": {"catalog": "lake", "catalog_options": {"type": "rest", "uri": catalog}},
+        }
+        source: Any = Source()
+        return [(f.level, f.subject) for f in check_connector(Connector.from_dict(declared), source)]
+
+    def stored(kafka: dict[str, Any], registry: dict[str, Any]) -> None:
+        extra = {"bootstrap.servers": "b:9092", **kafka}
+        monkeypatch.setenv("AIRFLOW_CONN_K", json.dumps({"conn_type": "kafka", "extra": extra}))
+        monkeypatch.setenv("AIRFLOW_CONN_R", json.dumps({"conn_type": "http", "host": "r", **registry}))
+
+    both = ("publish.kafka.connection", "publish.registry.connection")
+    stored({"security.protocol": "sasl_plaintext"}, {"login": "me", "password": "x"})
+    assert found() == [("warning", both[0]), ("warning", both[1])]
+    stored({"security.protocol": "sasl_ssl"}, {"login": "me", "password": "x", "schema": "https"})
+    assert found() == []
+    assert found("http://c:8181") == [("warning", "lake.catalog_options")]
+    stored({"plugin.library.paths": "/x.so"}, {"extra": {"ssl.ca.location": "/ca"}, "schema": "http"})
+    assert found() == [("error", both[0]), ("error", both[1])]
+
+
+def test_a_check_names_tables_that_would_share_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"bootstrap.servers": "b:9092"}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA", json.dumps({"conn_type": "kafka", "extra": extra}))
+
     class Source:
         def check(self) -> list[Finding]:
             return []

@@ -42,7 +42,7 @@ def test_address_login_and_tls_come_from_the_connection() -> None:
         "timeout": 3,
     }
     assert client_settings({"host": "http://r/"})["url"] == "http://r"
-    assert client_settings(connection, "http://other")["url"] == "http://other"
+    assert client_settings(connection, "https://other")["url"] == "https://other"
     several = {"host": "a, https://b/", "port": 8081, "extra": {"path": "v7"}}
     assert client_settings(several)["url"] == "http://a:8081/v7,https://b:8081/v7"
     token = {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "t"}
@@ -53,8 +53,8 @@ def test_address_login_and_tls_come_from_the_connection() -> None:
     ("connection", "words"),
     [
         ({}, "the address of the registry is unknown"),
-        ({"host": "r", "extra": {"ca": "x"}}, "found ca"),
-        ({"host": "r", "extra": {"basic.auth.user.info": "a:hush"}}, "found basic.auth.user.info"),
+        ({"host": "r", "extra": {"ca": "x"}}, "found 'ca'"),
+        ({"host": "r", "extra": {"basic.auth.user.info": "a:hush"}}, "found 'basic.auth.user.info'"),
     ],
 )
 def test_wrong_connections_are_refused_without_their_secrets(connection: Any, words: str) -> None:

@@ -360,8 +360,8 @@ def test_brokers_that_are_away_and_logins_that_are_refused_end_no_job(listening:
     assert listening.ids() == ["later"]
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_refused() -> None:
-    client = ClientSettings({"bootstrap.servers": "localhost:1"}, consumer={"no.such.setting": "x"})
+def test_a_value_that_librdkafka_does_not_accept_is_refused() -> None:
+    client = ClientSettings({"bootstrap.servers": "localhost:1"}, consumer={"fetch.min.bytes": "x"})
     channel = TopicChannel(SignalTopic(client, "t", "shop", "g", 0.1), FakeTopic())
     channel.resume(None)
     with pytest.raises(ChannelRefused, match="librdkafka rejects the settings"):

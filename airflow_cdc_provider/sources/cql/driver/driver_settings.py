@@ -97,6 +97,8 @@ _PARSERS: Final[Mapping[str, tuple[Callable[[object], Any], str]]] = {
     "protocol_version": (_protocol, f"one of {', '.join(map(str, _PROTOCOLS))}"),
     "tcp_keepalive": (_flag, "true or false"),
     "tcp_nodelay": (_flag, "true or false"),
+    "tls": (_flag, "true or false"),
+    "tls_check_hostname": (_flag, "true or false"),
 }
 """Parser and expected value of each driver setting in the extra."""
 
@@ -306,8 +308,6 @@ def _apply_setting(name: str, value: object, values: dict[str, Any], path: str) 
                 expected=duration or expected,
                 found="" if "password" in name else repr(value),
             ) from None
-        if name.startswith("advanced.ssl"):
-            extra["tls"] = True
         (values if target in ("login", "password") else extra)[target] = found
     else:
         family = next((family for family in _REASONS if f"{name}.".startswith(f"{family}.")), "")
@@ -315,7 +315,9 @@ def _apply_setting(name: str, value: object, values: dict[str, Any], path: str) 
 
 
 def _unsupported(name: str, path: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"unsupported setting {name} in {path}", remedy=f"Remove it: {reason}")
+    # Of another file, a name may be a secret.
+    known = f" {name}" if re.fullmatch(r"(basic|advanced|profiles)(\.[a-z0-9-]{1,40}){0,8}", name) else ""
+    return ConfigurationError(f"unsupported setting{known} in {path}", remedy=f"Remove it: {reason}")
 
 
 def _contact_points(value: object, path: str) -> tuple[str, int]:

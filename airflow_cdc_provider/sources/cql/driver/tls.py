@@ -16,6 +16,7 @@ Debezium has them in a properties file, set by ``cassandra.ssl.config.path``. He
 
 from __future__ import annotations
 
+import re
 import secrets
 import ssl
 import tempfile
@@ -49,6 +50,7 @@ SETTINGS: Final = (
     *_DEFAULTS,
 )
 """TLS settings of a connection's extra."""
+_OWN_NAME: Final = re.compile(r"(key|trust)(Store|Manager)\.[A-Za-z.]{1,20}|(cipher|ssl|tls)[A-Za-z._]{1,20}")
 _TYPES: Final = ("JKS", "PKCS12", "JCEKS")
 _ALGORITHMS: Final = ("SunX509", "NewSunX509", "PKIX")
 _RENEGOTIATION: Final = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
@@ -59,10 +61,22 @@ _OF_TLS_1_3: Final = frozenset(
 
 
 def wants_tls(extra: Mapping[str, Any]) -> bool:
-    """Return whether a connection's extra enables TLS: by ``tls``, a keystore or ``tls_config_file``."""
-    if "tls" in extra:
-        return bool(extra["tls"])
-    return any(extra.get(name) for name in ("tls_config_file", "keyStore.location", "trustStore.location"))
+    """Return whether a connection's extra enables TLS: by ``tls``, or by any other setting of TLS.
+
+    Raises:
+        ConfigurationError: ``tls`` is false, and there are other settings of TLS.
+    """
+    named = {name for name in SETTINGS[1:] if extra.get(name) not in (None, "")}
+    enabled = extra.get("tls", bool(named))
+    if extra.get("tls_check_hostname") is True:
+        named.discard("tls_check_hostname")  # the default: the form of a connection always has it
+    if named and not enabled:
+        raise ConfigurationError(
+            "the connection disables TLS, but has settings of TLS",
+            expected=f"tls: true, or none of {', '.join(sorted(named))}",
+            remedy="correct the extra of the Airflow connection",
+        )
+    return bool(enabled)
 
 
 def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
@@ -108,8 +122,12 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
                 f"tls_config_file {path} can't be read", found=str(error.strerror)
             ) from None
         if unknown := sorted(set(from_file) - set(_DEFAULTS)):
+            # Of another file, a line may be a secret.
+            own = [name for name in unknown if _OWN_NAME.fullmatch(name)]
             raise ConfigurationError(
-                f"{path} has unknown TLS settings", expected=", ".join(_DEFAULTS), found=", ".join(unknown)
+                f"{path} has unknown TLS settings",
+                expected=", ".join(_DEFAULTS),
+                found=", ".join(own) or f"{len(unknown)} others",
             )
         settings |= from_file
     settings |= {name: str(extra[name]) for name in _DEFAULTS if extra.get(name)}

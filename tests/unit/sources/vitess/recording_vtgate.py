@@ -19,6 +19,7 @@ class RecordingVtgate:
         answer: Returns the response of a statement.
         responses: Responses of a stream before it ends.
         waits: Called at the end of a stream.
+        tls: Key and certificate; None for plaintext.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class RecordingVtgate:
         answer: Callable[[str, str], Any] = lambda sql, target: protocol.ExecuteResponse(),
         responses: Sequence[bytes] = (),
         waits: Callable[[], object] = lambda: None,
+        tls: grpc.ServerCredentials | None = None,
     ) -> None:
         self.metadata: list[dict[str, str]] = []
         self.statements: list[tuple[str, str]] = []
@@ -45,7 +47,10 @@ class RecordingVtgate:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("vtgateservice.Vitess", handlers),)
         )
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        address = "127.0.0.1:0"
+        self.port = (
+            self._server.add_secure_port(address, tls) if tls else self._server.add_insecure_port(address)
+        )
 
     @property
     def connection(self) -> dict[str, Any]:
