@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.transfer.regular_files import LARGEST_SEGMENT_BYTES
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 
 _HOST_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _LOG: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log")

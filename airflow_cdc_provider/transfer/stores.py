@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
-from airflow_cdc_provider.transfer.regular_files import open_regular, open_subfolder
+from airflow_cdc_provider.regular_files import open_regular, open_subfolder
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes read at once."""

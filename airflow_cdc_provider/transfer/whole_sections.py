@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.transfer.regular_files import LARGEST_SEGMENT_BYTES
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.segments import Segment
 
 Read = Callable[[int, int], bytes]

@@ -35,7 +35,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
 )
 from airflow_cdc_provider.sources.cql.reasons import MARKER_CHECKSUM, MARKER_TARGET, SECTION_UNREADABLE
 from airflow_cdc_provider.sources.cql.wire import read_i32
-from airflow_cdc_provider.transfer.regular_files import LARGEST_SEGMENT_BYTES
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 
 _MARKER: Final = struct.Struct(">iI")
 MARKER_BYTES: Final = _MARKER.size

@@ -29,7 +29,7 @@ from typing import Any, Final
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
 from airflow_cdc_provider.transfer.errors import ERRORS
-from airflow_cdc_provider.transfer.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.transfer.segments import is_host_id
 
 _LOG_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log(\.gz)?")

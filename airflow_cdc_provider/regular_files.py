@@ -53,6 +53,14 @@ def open_regular(
     return file
 
 
+def is_regular(path: Path) -> bool:
+    """Return whether a path is that of a regular file, not of a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def read_start(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     """Return the first bytes of a regular file, and its status.
 
