@@ -15,7 +15,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 
 _HOST_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-_LOG: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log")
+_LOG: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-(0|[1-9][0-9]{0,17})\.log")
 _INDEX: Final = re.compile(r"([0-9]{1,10})(\r?\nCOMPLETED)?\s{0,8}")
 LARGEST_INDEX_BYTES: Final = 64
 _LAST_VERSION_WITHOUT_INDEX: Final = 6

@@ -7,6 +7,7 @@ removed after it.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +21,8 @@ from airflow_cdc_provider.transfer.stores import FolderStore, Store
 from airflow_cdc_provider.transfer.whole_sections import durable_end
 
 _PATIENCE_SECONDS: Final = 0.5
+_HALF: Final = re.compile(r"([0-9]{1,10}\s{0,2}[A-Z]{0,9})?")
+"""What an idx file may have while the node writes it."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +129,8 @@ class WholeSegments:
             except OSError as error:
                 _log.warning("%s can't be read: %s", name, error.strerror)
                 return None
-            if (index := Index.parse(text)) is not None or time.monotonic() > deadline:
+            index = Index.parse(text)
+            if index is not None or _HALF.fullmatch(text) is None or time.monotonic() > deadline:
                 return index
             time.sleep(0.02)
 

@@ -345,15 +345,19 @@ class SegmentBytes:
 
     def _decompress(self) -> None:
         most = most_plausible_bytes(self.length)
-        with gzip.open(self._file) as unpacked:
-            while piece := unpacked.read(_PIECE_BYTES):
-                self._whole += piece
-                if len(self._whole) > most:
-                    raise CorruptInput(
-                        f"{self.path} isn't decompressed",
-                        expected=f"at most {most} bytes in {self.length}",
-                        found="more",
-                    )
+        try:
+            with gzip.open(self._file) as unpacked:
+                while piece := unpacked.read(_PIECE_BYTES):
+                    self._whole += piece
+                    if len(self._whole) > most:
+                        raise CorruptInput(
+                            f"{self.path} isn't decompressed",
+                            expected=f"at most {most} bytes in {self.length}",
+                            found="more",
+                        )
+        except BaseException:
+            self._whole.clear()  # whoever keeps the error keeps its frames
+            raise
         self.length = len(self._whole)
 
     def read(self, at: int, length: int) -> bytes:
