@@ -80,9 +80,9 @@ def read_trusted(path: str, what: str) -> str:
     if reason:
         raise ConfigurationError(
             f"file {path} with {what} is not trusted",
-            expected=f"a file of user id {os.geteuid()} or of root that nobody else may write to, or one that "
-            "is mounted read-only",
+            expected=f"a file of user id {os.geteuid()} or of root that nobody else may write to, or one "
+            "that is mounted read-only",
             found=reason,
-            remedy="run Spark's driver as the user of Airflow's workers, and chmod go-w what others may write to",
+            remedy="run Spark's driver as the user of Airflow's workers, and chmod go-w the file",
         )
     return text

@@ -7,8 +7,8 @@ named by a hash of that file and all its imports from this package:
 ``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set.
 
 Numba loads pickles, which execute what their writer wants. So only a folder in which no other user can change
-anything is used (:mod:`airflow_cdc_provider.trusted_paths`), and only if all its files are this user's. If
-there is none, the package's ``__pycache__`` is used, or a folder of this user in ``/tmp``, under the same rule.
+anything is used (:mod:`airflow_cdc_provider.trusted_paths`), and only if all its files are this user's. If it
+isn't, the package's ``__pycache__`` is used, or a folder of this user in ``/tmp``, under the same rule.
 
 Processes of a user may share the folder, and so may installations of the same sources in different folders:
 Numba replaces whole files, and no file name contains the path of the

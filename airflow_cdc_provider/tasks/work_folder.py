@@ -77,8 +77,8 @@ def own_folder(work_folder: Path, *parts: str, create: bool = False) -> Path:
                 f"folder {folder} is not trusted",
                 expected=f"a folder of user id {os.geteuid()} or of root that nobody else may write to",
                 found=reason,
-                remedy=f"remove what others may have put there, and chmod go-w {folder}; or set [cdc] work_folder "
-                "to another one",
+                remedy=f"remove what others may have put there, and chmod go-w {folder}; or set [cdc] "
+                "work_folder to another one",
             )
     return folder
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
-from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
+from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
 from airflow_cdc_provider.transfer.stores import Store, read_small
 from airflow_cdc_provider.transfer.whole import whole

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss, write_note
 from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
 from airflow_cdc_provider.transfer.pace import Pace
-from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments

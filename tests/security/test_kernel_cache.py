@@ -80,7 +80,9 @@ def test_a_cache_that_others_may_replace_is_not_used_and_that_is_said(
     cache = tmp_path / "a" / "b" / "cache"
     cache.mkdir(0o700, parents=True)
     WEAK[weak](cache.parents[level - 1])
-    with pytest.warns(RuntimeWarning, match=r"can't be cached.*set NUMBA_CACHE_DIR to a folder that only this") as said:
+    with pytest.warns(
+        RuntimeWarning, match=r"can't be cached.*set NUMBA_CACHE_DIR to a folder that only this"
+    ) as said:
         assert _chosen(monkeypatch, cache, last=cache) is None
     assert str(cache.parents[level - 1]) in str(said[0].message)
 
@@ -197,7 +199,11 @@ def test_a_planted_pickle_is_not_executed(tmp_path: Path) -> None:
 
     def run() -> tuple[str, str]:
         done = subprocess.run(
-            [sys.executable, tmp_path / "module.py"], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, tmp_path / "module.py"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip(), done.stderr
 

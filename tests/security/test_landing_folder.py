@@ -7,15 +7,14 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
@@ -31,7 +30,6 @@ from airflow_cdc_provider.sources.cassandra.capture import (
 )
 from airflow_cdc_provider.sources.cassandra.check import check_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
-from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes
 from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
@@ -41,7 +39,6 @@ from airflow_cdc_provider.transfer.s3 import S3Store
 from airflow_cdc_provider.transfer.segments import Index
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer
-from airflow_cdc_provider.transfer.whole import WholeSegments
 from tests.bounded import bounded
 from tests.security.hostile_files import IRREGULAR, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
@@ -236,7 +233,7 @@ NAMES: Final = [
     f"CommitLog-7-{'9' * 200}.log",
     f"CommitLog-7-{1 << 63}.log",
     f"CommitLog-7-{1 << 64}.log.gz",
-    "CommitLog-٧-٧.log",
+    "CommitLog-\u0667-\u0667.log",
     "CommitLog-7-7.log\n",
     "CommitLog-7-7\n8.log",
     "CommitLog-07-7.log",
@@ -305,7 +302,11 @@ COMPRESSORS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 CLAIMS: Final = [
     *((name, 80 << 20, True) for name in ("LZ4Compressor", "ZstdCompressor", "DeflateCompressor")),
-    *((name, n, False) for name in (*COMPRESSORS, "NoopCompressor") for n in (80 << 20, 1 << 30, (1 << 32) - 1)),
+    *(
+        (name, n, False)
+        for name in (*COMPRESSORS, "NoopCompressor")
+        for n in (80 << 20, 1 << 30, (1 << 32) - 1)
+    ),
 ]
 
 
@@ -329,10 +330,8 @@ def test_compressed_sections_of_implausible_length_are_quarantined(
 @given(body=st.binary(max_size=64), length=st.integers(0, 1 << 20))
 @settings(max_examples=60, deadline=None)
 def test_no_body_yields_more_than_its_section_claims(name: str, body: bytes, length: int) -> None:
-    try:
+    with contextlib.suppress(*UNREADABLE):
         assert len(DECODERS[name](body, length)) <= length + 1
-    except UNREADABLE:
-        pass
 
 
 @pytest.mark.parametrize("exponent", [14, 17, 21, 31])
@@ -385,7 +384,12 @@ def test_transfers_copy_and_remove_regular_files_alone(which: str, tmp_path: Pat
     assert (node.cdc_raw.parent / "secret").read_text() == "307939\nCOMPLETED"
 
 
-OWN_NAMES: Final = [".transfer.lock", "CommitLog-7-1.log", "CommitLog-7-1_cdc.idx", ".CommitLog-7-1.log.1-1.part"]
+OWN_NAMES: Final = [
+    ".transfer.lock",
+    "CommitLog-7-1.log",
+    "CommitLog-7-1_cdc.idx",
+    ".CommitLog-7-1.log.1-1.part",
+]
 
 
 @pytest.mark.parametrize("name", OWN_NAMES)
@@ -436,7 +440,9 @@ def test_a_nodes_folder_that_is_a_link_is_not_followed(below: tuple[str, ...], t
     assert (outside / "CommitLog-7-1.log").read_text() == "kept"
     linked = tmp_path / "configured"
     linked.symlink_to(outside)
-    assert [item.name for item in FolderStore(linked).items()] == ["CommitLog-7-1.log"], "a configured link is"
+    assert [item.name for item in FolderStore(linked).items()] == ["CommitLog-7-1.log"], (
+        "a configured link is"
+    )
 
 
 HOSTILE_NAMES: Final = [

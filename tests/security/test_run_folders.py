@@ -39,7 +39,9 @@ def _others_folder(path: Path) -> None:
 UNTRUSTED: Final[dict[str, Callable[[Path], None]]] = {
     **{name: make for name, make in IRREGULAR.items() if name not in ("folder", "link to itself")},
     "file": Path.touch,
-    **{f"folder of mode 0{mode:o}": _folder_of(mode) for mode in (0o777, 0o1777, 0o775, 0o720, 0o702, 0o2770)},
+    **{
+        f"folder of mode 0{mode:o}": _folder_of(mode) for mode in (0o777, 0o1777, 0o775, 0o720, 0o702, 0o2770)
+    },
     **({"another user's folder": _others_folder} if os.geteuid() == 0 else {}),
 }
 
@@ -60,7 +62,9 @@ def test_a_folder_that_others_may_change_is_refused_at_each_level(level: int, tm
         place = work.joinpath(*PARTS[: level + 1])
         place.parent.mkdir(0o700, parents=True)
         make(place)
-        with pytest.raises(ConfigurationError, match=f"folder {place} is not trusted.*expected.*found.*chmod"):
+        with pytest.raises(
+            ConfigurationError, match=f"folder {place} is not trusted.*expected.*found.*chmod"
+        ):
             RunFolder.open(str(work), *PARTS)
         if level == 0:
             for find in (stream_folder, signals_folder):
@@ -107,7 +111,7 @@ def test_a_spec_that_others_may_change_is_not_read(mode: int, tmp_path: Path) ->
         application.main([str(spec)])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o640, 0o444])
 def test_another_users_spec_is_not_read(mode: int, tmp_path: Path) -> None:
     spec = _spec(tmp_path / "spec.json")

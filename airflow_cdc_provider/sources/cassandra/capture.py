@@ -111,7 +111,9 @@ def head(folder: LogFolder, faults: Faults | None = None) -> Offset:
     Raises:
         ConfigurationError: The folder doesn't exist.
     """
-    return write_offset({origin: _node_head(folder, files, faults) for origin, files in _list(folder).items()})
+    return write_offset(
+        {origin: _node_head(folder, files, faults) for origin, files in _list(folder).items()}
+    )
 
 
 def earliest(folder: LogFolder) -> Offset:
@@ -374,9 +376,7 @@ def _report_fault(file: SegmentFile, faults: Faults | None) -> None:
     faults[file.origin, file.path] = error
 
 
-def _node_head(
-    folder: LogFolder, files: Sequence[SegmentFile], faults: Faults | None = None
-) -> NodeOffset:
+def _node_head(folder: LogFolder, files: Sequence[SegmentFile], faults: Faults | None = None) -> NodeOffset:
     node = NodeOffset()
     for file in files:
         if not _usable(folder, file):
@@ -388,9 +388,7 @@ def _node_head(
     return node
 
 
-def _opened(
-    folder: LogFolder, file: SegmentFile, faults: Faults | None
-) -> tuple[Descriptor, Chain] | None:
+def _opened(folder: LogFolder, file: SegmentFile, faults: Faults | None) -> tuple[Descriptor, Chain] | None:
     """Read a segment's header and walk its sections; None if it can't be read."""
     try:
         return _open(folder, file)

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, listed
-from airflow_cdc_provider.sources.cassandra.capture import Faults, LogFolder, faults_by_node, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import (
+    Faults,
+    LogFolder,
+    faults_by_node,
+    head,
+    plan_segments,
+)
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import refusal_of

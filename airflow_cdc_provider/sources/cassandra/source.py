@@ -208,7 +208,9 @@ class CassandraSource(Source):
 
     def left_out(self) -> Mapping[str, CdcError]:
         """Return the nodes of which a segment can't be read; it is captured once it can."""
-        return {f"node {origin}": error for origin, error in capture.faults_by_node(self._faults or {}).items()}
+        return {
+            f"node {origin}": error for origin, error in capture.faults_by_node(self._faults or {}).items()
+        }
 
     def reader(self) -> SegmentReader:
         """Return the reader of segments; it carries the keys."""
@@ -225,7 +227,9 @@ class CassandraSource(Source):
         found: list[pa.RecordBatch] = []
         offset, stop = None, capture.head(self._folder, self._faults)
         while True:
-            plan = capture.plan_segments(self._folder, schema_tables_only(), offset, stop, ReadLimit(), self._faults)
+            plan = capture.plan_segments(
+                self._folder, schema_tables_only(), offset, stop, ReadLimit(), self._faults
+            )
             for part in plan.partitions:
                 found += read_segments(replace(part, damage=(), strict=False), keys=self._keys)
             if plan.at_head:

@@ -25,6 +25,7 @@ import numpy as np
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE, SectionDecoder
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, section_decrypter
@@ -35,12 +36,11 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
 )
 from airflow_cdc_provider.sources.cql.reasons import MARKER_CHECKSUM, MARKER_TARGET, SECTION_UNREADABLE
 from airflow_cdc_provider.sources.cql.wire import read_i32
-from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 
 _MARKER: Final = struct.Struct(">iI")
 MARKER_BYTES: Final = _MARKER.size
 _LENGTH_BYTES: Final = 4
-LONGEST_SECTION: Final = 256 << 20
+_LONGEST_SECTION: Final = 256 << 20
 """Plain bytes: a section has what a node wrote in ten seconds, and is never longer than a segment."""
 
 _SEARCHED_BYTES: Final = 16 << 20
@@ -178,7 +178,7 @@ def walk_sections(
 
 def _plausible(source: SegmentBytes, descriptor: Descriptor, position: int, stored: int, length: int) -> bool:
     """Return whether a section may have as many plain bytes: a few stored ones must not fill the memory."""
-    if length > LONGEST_SECTION or position + length > LARGEST_SEGMENT_BYTES:
+    if length > _LONGEST_SECTION or position + length > LARGEST_SEGMENT_BYTES:
         return False
     return descriptor.plain or (
         stored >= _LENGTH_BYTES

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
 from airflow_cdc_provider.transfer.errors import ERRORS
-from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.transfer.segments import is_host_id
 
 _LOG_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log(\.gz)?")
@@ -192,7 +192,9 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
     while tries < _INDEX_TRIES and any(file.index_broken for file in found):
         time.sleep(_INDEX_PAUSE_SECONDS)
         tries += 1
-        found = [_with_index(file, folder / indexes[file.segment]) if file.index_broken else file for file in found]
+        found = [
+            _with_index(file, folder / indexes[file.segment]) if file.index_broken else file for file in found
+        ]
     return found
 
 
