@@ -44,7 +44,8 @@ class WholeSegments:
 
         Sizes are read after the idx files, so a segment is never shorter than its idx's position.
         """
-        names = {item.name for item in self.store.items()}
+        items = self.store.items()
+        names = {i.name for i in items if i.size_bytes <= LARGEST_INDEX_BYTES or segment_number(i.name)}
         found = []
         deadline = time.monotonic() + _PATIENCE_SECONDS
         for name in names:

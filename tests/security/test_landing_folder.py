@@ -113,6 +113,16 @@ def test_what_is_no_file_is_named_and_all_other_segments_are_captured(name: str,
     assert name.format(100) in finding.message
 
 
+def test_the_segments_of_a_single_node_are_captured_whatever_lies_next_to_them(tmp_path: Path) -> None:
+    put_segment(tmp_path / "cdc_raw", GOOD, segment(GOOD, sections_of(1, 1)))
+    for number, make in enumerate(IRREGULAR.values(), start=100):
+        make(tmp_path / "cdc_raw" / f"CommitLog-7-{number}.log")
+    with bounded(seconds=1):
+        found, faults = _capture(tmp_path / "cdc_raw")
+    assert found == [1]
+    assert len(faults) == len(IRREGULAR)
+
+
 def test_an_index_that_is_no_file_hides_its_segment_alone(tmp_path: Path) -> None:
     area = _area(tmp_path)
     for number, make in enumerate(IRREGULAR.values(), start=100):

@@ -120,6 +120,8 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
         )
     own = _list_node(top, node or ONLY_NODE)
     nodes = {name: segments for name in _folders(top) if (segments := _list_child(top, name))}
+    if own:  # what may lie next to them hides no segment
+        nodes = {name: segments for name, segments in nodes.items() if segments[0].segment != UNKNOWN}
     if own and nodes:
         raise ConfigurationError(
             f"{top} has both segments and folders with segments",
