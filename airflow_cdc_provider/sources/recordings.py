@@ -69,7 +69,9 @@ def recorded_files(path: Path, ending: str, expected: str) -> list[Path]:
     Raises:
         ConfigurationError: There are no files.
     """
-    files = [path] if path.is_file() else sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else []
+    files = (
+        [path] if path.is_file() else sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else []
+    )
     found = [file for file in files if file == path or file.name.removesuffix(".gz").endswith(ending)]
     if not found:
         raise ConfigurationError(f"there is no recording at {path}", expected=expected)
