@@ -69,9 +69,7 @@ def recorded_files(path: Path, ending: str, expected: str) -> list[Path]:
     Raises:
         ConfigurationError: There are no files.
     """
-    files = (
-        [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
-    )
+    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     named = [file for file in files if file == path or file.name.removesuffix(".gz").endswith(ending)]
     found = [file for file in named if file.is_file()]  # a named pipe would block
     if not found:
