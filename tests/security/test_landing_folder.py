@@ -363,6 +363,34 @@ def test_many_sections_that_each_claim_what_is_plausible_are_bounded_together(tm
         assert _capture(area)[0] == SOUND
 
 
+def _tiny_sections(count: int) -> bytes:
+    data = bytearray(header(BAD))
+    for _ in range(count):
+        data += marker(BAD, len(data), len(data) + 20) + b"\1" * 12
+    return bytes(data)
+
+
+def test_any_number_of_tiny_unreadable_sections_takes_bounded_memory(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, _tiny_sections(50_000))
+    with bounded(seconds=2, mebibytes=96):
+        found, faults = _capture(area)
+    assert (found, faults) == (SOUND, {})
+
+
+def test_sections_beyond_the_most_are_quarantined_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.sections._MOST_SECTIONS", 100)
+    put_segment(tmp_path, BAD, _tiny_sections(101))
+    folder = LogFolder(str(tmp_path))
+    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    records = [batch for part in plan.partitions for batch in read_segments(part)]
+    reasons = pa.Table.from_batches(records)["reason"].to_pylist()
+    assert len(reasons) == 101
+    assert reasons[0].startswith("section-unreadable"), reasons[0]
+
+
 def test_a_hole_of_two_gibibytes_is_not_read_into_memory(tmp_path: Path) -> None:
     area = _area(tmp_path)
     start = header(BAD)

@@ -45,6 +45,8 @@ from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024
+_LEAST_COST_BYTES: Final = 256
+"""What a section counts at least, since a plan lists each: any number may be empty."""
 
 Faults = dict[tuple[str, str], CdcError]
 """By host id and file, why it is skipped. Functions that are given none raise the first fault instead."""
@@ -307,7 +309,7 @@ class _NodeBatch:
             if self.left <= 0:
                 break
             taken.append(section)
-            self.left -= section.end - section.position
+            self.left -= max(section.end - section.position, _LEAST_COST_BYTES)
         whole = allowed == WHOLE and len(taken) == len(pending)
         damage = tuple(chain.damage) if whole else ()
         if len(taken) < len(pending):

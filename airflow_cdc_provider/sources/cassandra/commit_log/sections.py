@@ -43,6 +43,9 @@ _LENGTH_BYTES: Final = 4
 _LONGEST_SECTION: Final = 256 << 20
 """Plain bytes: a section has what a node wrote in ten seconds, and is never longer than a segment."""
 
+_MOST_SECTIONS: Final = 1 << 20
+"""A node that syncs each write makes some hundred thousand."""
+
 _SEARCHED_BYTES: Final = 16 << 20
 
 
@@ -165,7 +168,9 @@ def walk_sections(
         length = stop - start
         if not descriptor.plain:
             length = int.from_bytes(source.read(start, _LENGTH_BYTES), "big")
-        if not _plausible(source, descriptor, position + MARKER_BYTES, stop - start, length):
+        if len(sections) == _MOST_SECTIONS or not _plausible(
+            source, descriptor, position + MARKER_BYTES, stop - start, length
+        ):
             if complete:
                 damage.append(CorruptRange(position, source.length - at, SECTION_UNREADABLE))
             break
