@@ -284,7 +284,7 @@ class SegmentRecords:
             }
 
     def _few(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """Build batches of rows, of which there are few in a sound segment and any number in a hostile one."""
+        """Build batches of rows: a sound segment has few, a hostile one any number."""
         common = {"origin": self.origin, "generation": 0, "captured_at": datetime.now(UTC)}
         left = iter(rows)
         while some := [{**common, **row} for row in islice(left, _ROWS_AT_ONCE)]:
