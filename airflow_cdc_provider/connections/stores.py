@@ -18,7 +18,14 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
-from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item, is_partial, partial_name, require_equal
+from airflow_cdc_provider.transfer.stores import (
+    PIECE_BYTES,
+    Item,
+    is_name,
+    is_partial,
+    partial_name,
+    require_equal,
+)
 
 if TYPE_CHECKING:
     from paramiko import SFTPClient, SSHClient
@@ -105,7 +112,7 @@ class SftpStore:
         return [
             Item(entry.filename, entry.st_size or 0, float(entry.st_mtime or 0))
             for entry in entries
-            if stat.S_ISREG(entry.st_mode or 0)
+            if stat.S_ISREG(entry.st_mode or 0) and is_name(entry.filename)
         ]
 
     @property

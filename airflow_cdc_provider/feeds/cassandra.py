@@ -6,20 +6,25 @@ be half-written meanwhile: the node rewrites them in place (CASSANDRA-17416).
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.transfer.errors import ERRORS
-from airflow_cdc_provider.transfer.segments import Segment, segment_number
+from airflow_cdc_provider.transfer.segments import Segment, is_host_id, segment_number
 from airflow_cdc_provider.transfer.space import Space, measure
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 from airflow_cdc_provider.yaml_file import read_yaml
+
+_log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 _MIB: Final = 1024 * 1024
 _SIZE: Final = re.compile(r"\s*(\d+)\s*(B|KiB|MiB|GiB|TiB)\s*")
@@ -85,7 +90,8 @@ def node_folders(folder: str) -> dict[str, Path]:
             found=error.strerror or str(error),
             remedy="mount it where Airflow's workers and its triggerer run",
         ) from error
-    below = {entry.name: Path(entry.path) for entry in entries if entry.is_dir() and entry.name != ERRORS}
+    folders = {entry.name: Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)}
+    below = {name: path for name, path in folders.items() if is_host_id(name) and name != ERRORS}
     if any(segment_number(entry.name) for entry in entries) or not below:
         return {"": root}
     return below
@@ -98,11 +104,11 @@ def list_segments(folder: str, node: str = "") -> list[Segment]:
         folder: As for :func:`node_folders`.
         node: Host id of the node whose segments are directly in it.
     """
-    found = [
-        segment
-        for host, path in node_folders(folder).items()
-        for segment in WholeSegments(FolderStore(path), host or node).segments()
-    ]
+
+    def of_node(host: str, path: Path) -> list[Segment]:
+        return WholeSegments(FolderStore(path), host or node).segments()
+
+    found = [segment for segments in _of_nodes(folder, of_node) for segment in segments]
     return sorted(found, key=lambda segment: (segment.host, segment.id))
 
 
@@ -121,10 +127,29 @@ def measure_nodes(
         node: Host id of the node whose segments are directly in the folder.
         unread: Returns whether a segment has uncaptured changes; None if that is unknown.
     """
-    measured = [
-        measure(path, total_bytes, host or node, unread) for host, path in node_folders(folder).items()
-    ]
-    return sorted(measured, key=lambda space: space.used_ratio, reverse=True)
+
+    def of_node(host: str, path: Path) -> Space:
+        return measure(path, total_bytes, host or node, unread)
+
+    return sorted(_of_nodes(folder, of_node), key=lambda space: space.used_ratio, reverse=True)
+
+
+def _of_nodes(folder: str, of_node: Callable[[str, Path], Found]) -> list[Found]:
+    """Observe each node; one whose folder can't be read doesn't hide the others.
+
+    Raises:
+        OSError: No folder can be read.
+    """
+    found, errors = [], []
+    for host, path in node_folders(folder).items():
+        try:
+            found.append(of_node(host, path))
+        except OSError as error:
+            _log.warning("the segments in %s can't be read: %s", path, error.strerror)
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    return found
 
 
 def _default_cdc_raw(yaml: Path) -> str | None:

@@ -4,9 +4,14 @@ A kernel is a function over arrays and numbers that Numba compiles on its first 
 Numba caches the result on disk, but checks only the function's own file for changes, so a kernel would keep
 the old code of functions that it calls in other files. Therefore each file's kernels are cached in a folder
 named by a hash of that file and all its imports from this package:
-``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set. If neither is
-writable, the package's ``__pycache__`` is used. Processes may share the folder, and so may installations of
-the same sources in different folders: Numba replaces whole files, and no file name contains the path of the
+``$XDG_CACHE_HOME/airflow-cdc-provider/kernels/<hash>``, or in ``NUMBA_CACHE_DIR`` if set.
+
+Numba loads pickles, which execute what their writer wants. So only a folder in which no other user can change
+anything is used (:mod:`airflow_cdc_provider.trusted_paths`), and only if all its files are this user's. If it
+isn't, the package's ``__pycache__`` is used, or a folder of this user in ``/tmp``, under the same rule.
+
+Processes of a user may share the folder, and so may installations of the same sources in different folders:
+Numba replaces whole files, and no file name contains the path of the
 sources. While one process compiles a kernel, the others that need it wait and load what it saved: else all
 Python workers of an executor would compile all kernels of their first batch.
 """
@@ -17,10 +22,11 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
@@ -29,6 +35,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
+
+from airflow_cdc_provider.trusted_paths import changeable_by_others, replaceable_by_others
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -112,18 +120,15 @@ def _locked(path: Path) -> IO[bytes] | None:
 
 @cache
 def kernel_folder(file: Path) -> Path | None:
-    """Return the cache folder of a file's kernels, None if no folder is writable."""
-    name = source_hash(file)
-    for folder in _cache_folders():
-        if _can_write(folder / name):
-            return folder / name
-    warnings.warn(
-        f"compiled kernels can't be cached in any of {[*map(str, _cache_folders())]}: every process will "
-        "compile them again; set NUMBA_CACHE_DIR to a writable folder",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return None
+    """Return the cache folder of a file's kernels, None if no folder is writable and trusted."""
+    base = _cache_folder()
+    if base is None:
+        return None
+    folder = base / source_hash(file)
+    if reason := _unusable(folder):
+        _warn(f"the kernels of {file.name} can't be cached: {reason}. Remove {folder}")
+        return None
+    return folder
 
 
 @cache
@@ -164,24 +169,58 @@ def _numba_keeps_in(folder: Path | None) -> Iterator[None]:
 
 
 @cache
-def _cache_folders() -> tuple[Path, ...]:
+def _cache_folder() -> Path | None:
+    """Return the first folder that can be written and that no other user can change."""
+    reasons = []
+    for folder in _cache_folders():
+        reason = _unusable(folder, files=False) or replaceable_by_others(folder)
+        if not reason:
+            return folder
+        reasons.append(reason)
+    _warn(
+        f"compiled kernels can't be cached: {'; '.join(reasons)}. Every process will compile them again; "
+        "set NUMBA_CACHE_DIR to a folder that only this user may write to"
+    )
+    return None
+
+
+def _cache_folders() -> Iterator[Path]:
     if numba.config.CACHE_DIR:
-        return (Path(numba.config.CACHE_DIR),)
-    own = _PACKAGE / "__pycache__" / "kernels"
-    try:
-        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user without a home
-        return (own,)
-    return users / "airflow-cdc-provider" / "kernels", own
+        yield Path(numba.config.CACHE_DIR)
+    else:
+        with suppress(RuntimeError):  # a user without a home
+            users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            yield users / "airflow-cdc-provider" / "kernels"
+        yield _PACKAGE / "__pycache__" / "kernels"
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # a folder of this user, or none
+    yield temporary / f"airflow-cdc-provider-{os.geteuid()}" / "kernels"
 
 
-def _can_write(folder: Path) -> bool:
+def _unusable(folder: Path, *, files: bool = True) -> str:
+    """Return why a folder, which is created, can't be used; empty if it can."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in [*reversed(folder.parents), folder]:
+            if not place.exists():
+                place.mkdir(0o700, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
+        status = folder.lstat()
+        reachable = status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+        if stat.S_ISLNK(status.st_mode):
+            return f"{folder} is a link"
+        if reason := changeable_by_others(status):
+            return f"{folder}: {reason}"
+        for path in folder.rglob("*") if files else ():
+            status = path.lstat()
+            reason = changeable_by_others(status)
+            if reason and (reachable or status.st_uid != os.geteuid()):
+                return f"{path}: {reason}"
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return ""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _with_imports(file: Path) -> set[Path]:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import FrameType
 
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -41,6 +40,7 @@ from airflow_cdc_provider.jobs.spark.failures import described, explain
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
+from airflow_cdc_provider.trusted_paths import read_trusted
 
 
 def require_own_table(run: Run) -> None:
@@ -185,7 +185,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         log.error("usage: application.py SPEC")
         return 2
-    outcome = run(JobSpec.from_json(Path(arguments[0]).read_text()))
+    outcome = run(JobSpec.from_json(read_trusted(arguments[0], "the job's spec")))
     if not outcome.ok:
         log.error("%s", outcome.error)
         return 1

@@ -217,8 +217,9 @@ class CommitLogTransferOperator(ConnectorOperator):
 
             bucket = s3_store(self.aws_conn_id, f"{self.cdc_raw.rstrip('/')}/{self.host_id}")
             return ChunkedSegments(bucket, self.host_id)
-        folder = Path(self.cdc_raw, self.host_id) if self.layout == "chunks" else Path(self.cdc_raw)
-        store: Store = FolderStore(folder)
+        below = [self.host_id] if self.layout == "chunks" else []
+        folder = Path(self.cdc_raw, *below)
+        store: Store = FolderStore(Path(self.cdc_raw), *below)
         if self.ssh_conn_id:
             from airflow_cdc_provider.connections.stores import SftpStore
 
@@ -247,7 +248,7 @@ class CommitLogTransferOperator(ConnectorOperator):
             after_commit=self.after_commit,
             is_captured=lambda segment: is_captured(segment, offset),
             archive=self._segments(self.archive) if self.archive else None,
-            errors=self._segments(str(Path(landing, ERRORS))),
+            errors=self._segments(landing, ERRORS),
             retry_errors=to_flag("retry_errors", self.retry_errors),
             transfer_class=load_transfer(self.transfer_class, dict(self.transfer_options or {}))
             if self.transfer_class
@@ -260,8 +261,8 @@ class CommitLogTransferOperator(ConnectorOperator):
         except OSError as error:
             raise unwritable(Path(error.filename or landing), error) from error
 
-    def _segments(self, folder: str) -> WholeSegments:
-        return WholeSegments(FolderStore(Path(folder, self.host_id)), self.host_id)
+    def _segments(self, folder: str, *below: str) -> WholeSegments:
+        return WholeSegments(FolderStore(Path(folder), *below, self.host_id), self.host_id)
 
     def _report(self, connector: Connector, counts: TransferCounts) -> None:
         tags = {**connector.tags, "host": self.host_id}

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.regular_files import is_regular, open_regular
 from airflow_cdc_provider.signals.signal import ReceivedSignal, signal_of_text
 
 _LARGEST_BYTES: Final = 1 << 20
@@ -52,7 +53,7 @@ class FileChannel:
         """
         try:
             with contextlib.suppress(FileNotFoundError):
-                if self._path.stat().st_size:
+                if is_regular(self._path) and self._path.stat().st_size:
                     self._path.rename(self._path.with_name(f"{self._path.name}{_TAKEN}{_stamp()}"))
             self._read = {}
             arrived: list[ReceivedSignal] = []
@@ -81,7 +82,8 @@ class FileChannel:
     def _taken(self) -> list[Path]:
         if not self._path.parent.is_dir():
             return []
-        return sorted(self._path.parent.glob(f"{_escaped(self._path.name)}{_TAKEN}*"))
+        taken = self._path.parent.glob(f"{_escaped(self._path.name)}{_TAKEN}*")
+        return sorted(filter(is_regular, taken))
 
 
 class FolderChannel:
@@ -105,7 +107,7 @@ class FolderChannel:
             ConfigurationError: A file is larger than 1 MiB.
         """
         try:
-            self._read = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+            self._read = sorted(filter(is_regular, self._folder.glob("*.json")))
             return [
                 signal_of_text(_read(path).decode(errors="replace"), self.name, otherwise=path.stem)
                 for path in self._read
@@ -163,7 +165,7 @@ def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         text = file.read(_LARGEST_BYTES + 1)
     if len(text) > _LARGEST_BYTES:
         raise ConfigurationError(

@@ -70,7 +70,8 @@ def recorded_files(path: Path, ending: str, expected: str) -> list[Path]:
         ConfigurationError: There are no files.
     """
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
-    found = [file for file in files if file == path or file.name.removesuffix(".gz").endswith(ending)]
+    named = [file for file in files if file == path or file.name.removesuffix(".gz").endswith(ending)]
+    found = [file for file in named if file.is_file()]  # a named pipe would block
     if not found:
         raise ConfigurationError(f"there is no recording at {path}", expected=expected)
     return found

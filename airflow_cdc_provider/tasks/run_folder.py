@@ -27,7 +27,7 @@ from typing import Any
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
-from airflow_cdc_provider.tasks.work_folder import configured_work_folder, safe_name
+from airflow_cdc_provider.tasks.work_folder import configured_work_folder, own_folder
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,14 @@ class RunFolder:
             parts: Names of subfolders; characters that are invalid in a path are replaced.
 
         Raises:
-            ConfigurationError: The folder isn't writable.
+            ConfigurationError: The folder isn't writable, or others may write to it.
             TransientError: The disk is full.
         """
-        path = configured_work_folder(work_folder).joinpath(*map(safe_name, parts))
+        work = configured_work_folder(work_folder)
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return cls(own_folder(work, *parts, create=True))
         except OSError as error:
-            raise unwritable(path, error) from error
-        return cls(path)
+            raise unwritable(Path(error.filename or work), error) from error
 
     @property
     def spec_path(self) -> Path:

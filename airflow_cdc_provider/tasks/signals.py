@@ -58,4 +58,4 @@ def send_signal(
             read_stop(data)
     except InvalidSignal as error:
         raise ConfigurationError(f"invalid signal {signal}", found=str(error)) from error
-    return send(signals_folder(work_folder, connector.name), signal, data, identity)
+    return send(signals_folder(work_folder, connector.name, create=True), signal, data, identity)

@@ -1,15 +1,23 @@
-"""The work folder, which Airflow's workers, its triggerer and Spark's driver share."""
+"""The work folder, which Airflow's workers, its triggerer and Spark's driver share.
+
+Its owner decides who may write to it. What is below it belongs to the user that runs the tasks: specs, which
+name classes that a job imports, connections' values, and signals.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.tasks.stream_application import StreamFolder
+from airflow_cdc_provider.trusted_paths import changeable_by_others
 
 
 def stream_folder(given: str | None, connector: str) -> StreamFolder:
@@ -19,17 +27,70 @@ def stream_folder(given: str | None, connector: str) -> StreamFolder:
         given: The work folder; None for the configured one.
         connector: The connector's name.
     """
-    return StreamFolder(configured_work_folder(given) / safe_name(connector) / "stream")
+    return StreamFolder(own_folder(configured_work_folder(given), connector, "stream"))
 
 
-def signals_folder(given: str | None, connector: str) -> Path:
+def signals_folder(given: str | None, connector: str, *, create: bool = False) -> Path:
     """Return the folder from which a connector's jobs read signals; it need not exist.
 
     Args:
         given: The work folder; None for the configured one.
         connector: The connector's name.
+        create: Whether to create it.
     """
-    return configured_work_folder(given) / safe_name(connector) / "signals"
+    return own_folder(configured_work_folder(given), connector, "signals", create=create)
+
+
+def own_folder(work_folder: Path, *parts: str, create: bool = False) -> Path:
+    """Return a folder below the work folder in which only this user and root can change anything.
+
+    Args:
+        work_folder: The work folder.
+        parts: Names of subfolders; characters that are invalid in a path are replaced.
+        create: Whether to create what is missing, for this user only. Else the folder need not exist.
+
+    Raises:
+        ConfigurationError: A folder is a link, is another user's, or others may write to it.
+        OSError: A folder can't be read or created.
+    """
+    folder = work_folder
+    if create:
+        _make(folder)
+    for name in ["", *map(safe_name, parts)]:
+        folder /= name
+        if create:
+            _make(folder)
+        try:
+            status = folder.lstat() if name else folder.stat()
+        except FileNotFoundError:
+            continue
+        if name and not stat.S_ISDIR(status.st_mode):
+            reason = "it is a link or a file"
+        elif name:
+            reason = changeable_by_others(status)
+        else:
+            mode = stat.S_IMODE(status.st_mode)
+            shared = mode & stat.S_IWOTH and not mode & stat.S_ISVTX
+            reason = f"anyone may replace what is in it (mode 0{mode:o})" if shared else ""
+        if reason:
+            raise ConfigurationError(
+                f"folder {folder} is not trusted",
+                expected=f"a folder of user id {os.geteuid()} or of root that nobody else may write to",
+                found=reason,
+                remedy=f"remove what others may have put there, and chmod go-w {folder}; or set [cdc] "
+                "work_folder to another one",
+            )
+    return folder
+
+
+def _make(folder: Path) -> None:
+    """Create a folder, and those above it, for this user only."""
+    with suppress(FileExistsError):
+        try:
+            folder.mkdir(0o700)
+        except FileNotFoundError:
+            _make(folder.parent)
+            folder.mkdir(0o700)
 
 
 def configured_work_folder(given: str | None = None) -> Path:

@@ -21,16 +21,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
-from airflow_cdc_provider.transfer.segments import Index, Segment
-from airflow_cdc_provider.transfer.stores import Store
+from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
+from airflow_cdc_provider.transfer.stores import Store, read_small
 from airflow_cdc_provider.transfer.whole import whole
 from airflow_cdc_provider.transfer.whole_sections import Mark, durable_marks
 
 DEFAULT_CHUNK_BYTES: Final = 8 * 1024 * 1024
 _FORMAT: Final = 1
-_MANIFEST: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.json")
-_CHUNK: Final = re.compile(r"CommitLog-\d+-\d+\.log\.\d+-\d+")
+_MANIFEST: Final = re.compile(r"(CommitLog-.*)\.json")
+_CHUNK: Final = re.compile(r"CommitLog-[0-9]+-[0-9]+\.log\.[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ class Manifest:
             manifest = cls(values["index"], values["position"], chunks, bool(values.get("lost")))
             # Offsets become file names: they must be numbers.
             sound = sound and all(type(number) is int for number in (*ends, manifest.position))
+            sound = sound and ends == sorted({*ends}) and ends[-1] <= LARGEST_SEGMENT_BYTES
             sound = sound and (manifest.index is None or isinstance(manifest.index, str))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptInput(
                 f"{name} is not a manifest", found=text[:80].decode("ascii", "replace")
             ) from error
@@ -119,9 +121,9 @@ class ChunkedSegments:
     def segments(self) -> list[Segment]:
         """List segments by their manifests, by number."""
         found = [
-            self._segment(int(match[1]), int(match[2]), item.modified)
+            self._segment(*number, item.modified)
             for item in self.store.items()
-            if (match := _MANIFEST.fullmatch(item.name))
+            if (match := _MANIFEST.fullmatch(item.name)) and (number := segment_number(f"{match[1]}.log"))
         ]
         return sorted(found, key=lambda segment: segment.id)
 
@@ -142,7 +144,7 @@ class ChunkedSegments:
                 continue
             name = _chunk_name(segment, chunk.begin, chunk.end)
             try:
-                data = b"".join(self.store.read(name))
+                data = b"".join(self.store.read(name, 0, chunk.end - chunk.begin + 1))
             except FileNotFoundError:
                 if any(item.name == _manifest_name(segment) for item in self.store.items()):
                     raise CorruptInput(
@@ -229,7 +231,7 @@ class ChunkedSegments:
     def _manifest(self, segment: Segment) -> Manifest:
         name = _manifest_name(segment)
         try:
-            return Manifest.from_json(name, b"".join(self.store.read(name)))
+            return Manifest.from_json(name, read_small(self.store, name))
         except FileNotFoundError:
             return Manifest()
 

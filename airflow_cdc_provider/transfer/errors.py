@@ -7,8 +7,9 @@ import logging
 import time
 from typing import Final
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.transfer.segments import Segment
-from airflow_cdc_provider.transfer.stores import Store
+from airflow_cdc_provider.transfer.stores import Store, read_small
 
 ERRORS: Final = "errors"
 """The folder's name; it has subfolders by host id."""
@@ -46,10 +47,10 @@ def reports_loss(errors: Store, name: str) -> bool:
         name: The segment's name.
     """
     try:
-        note = json.loads(b"".join(errors.read(name + NOTE_SUFFIX)))
+        note = json.loads(read_small(errors, name + NOTE_SUFFIX))
     except FileNotFoundError:
         return False
-    except ValueError:
+    except (ValueError, RecursionError, OSError, CorruptInput):
         _log.warning("%s%s is not a note of a transfer", name, NOTE_SUFFIX)
         return False
     return isinstance(note, dict) and bool(note.get("lost"))

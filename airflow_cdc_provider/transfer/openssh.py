@@ -18,9 +18,16 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.transfer.stores import FolderStore, Item, is_partial, partial_name, require_equal
+from airflow_cdc_provider.transfer.stores import (
+    FolderStore,
+    Item,
+    is_name,
+    is_partial,
+    partial_name,
+    require_equal,
+)
 
-_LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+(\d+)\s+\S+\s+\S+\s+\S+\s+(\S+)")
+_LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+([0-9]{1,18})\s+\S+\s+\S+\s+\S+\s+(\S+)")
 _FOLDER: Final = re.compile(r"/[\w.,:@%+=~/-]*")
 _NO_CONNECTION: Final = 255
 
@@ -107,7 +114,8 @@ class OpenSshStore:
     def _all(self) -> list[Item]:
         lines = self._run(*self._make_folder(), f"ls -lan {self.folder}").splitlines()
         found = [match for line in lines if (match := _LINE.fullmatch(line.strip()))]
-        return [Item(PurePosixPath(match[2]).name, int(match[1]), time.time()) for match in found]
+        named = [(PurePosixPath(match[2]).name, int(match[1])) for match in found]
+        return [Item(name, size_bytes, time.time()) for name, size_bytes in named if is_name(name)]
 
     def _make_folder(self) -> tuple[str, ...]:
         return f"-mkdir {self.folder.parent}", f"-mkdir {self.folder}"

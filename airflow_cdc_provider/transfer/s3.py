@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item
+from airflow_cdc_provider.transfer.stores import PIECE_BYTES, Item, is_name
 
 _MISSING: Final = ("NoSuchKey", "404")
 _REFUSALS: Final = (
@@ -62,9 +62,10 @@ class S3Store:
         pages = self.client.get_paginator("list_objects_v2")
         with self._errors():
             return [
-                Item(entry["Key"].removeprefix(self.prefix), entry["Size"], entry["LastModified"].timestamp())
+                Item(name, entry["Size"], entry["LastModified"].timestamp())
                 for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix, Delimiter="/")
                 for entry in page.get("Contents", ())
+                if is_name(name := entry["Key"].removeprefix(self.prefix))
             ]
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -102,6 +103,8 @@ class S3Store:
             yield
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
+            if code == "InvalidRange":  # the object ends before
+                return
             if code in _MISSING:
                 raise FileNotFoundError(url) from None
             if code in _REFUSALS:

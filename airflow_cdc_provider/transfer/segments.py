@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 
 _HOST_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-_LOG: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.log")
-_INDEX: Final = re.compile(r"(\d+)(\r?\nCOMPLETED)?\s*")
+_LOG: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-(0|[1-9][0-9]{0,17})\.log")
+_INDEX: Final = re.compile(r"([0-9]{1,10})(\r?\nCOMPLETED)?\s{0,8}")
+LARGEST_INDEX_BYTES: Final = 64
 _LAST_VERSION_WITHOUT_INDEX: Final = 6
 
 
@@ -38,6 +40,8 @@ class Index:
         """Parse an idx file's text; None if it is half-written, because the node rewrites it in place."""
         match = _INDEX.fullmatch(text)
         if match is None or (match.group(2) is None and text.endswith("\n")):
+            return None
+        if int(match.group(1)) > LARGEST_SEGMENT_BYTES:
             return None
         return cls(int(match.group(1)), match.group(2) is not None, text)
 
@@ -87,13 +91,18 @@ class Segment:
         return self.version <= _LAST_VERSION_WITHOUT_INDEX or self.index is not None
 
 
+def is_host_id(name: str) -> bool:
+    """Return whether a name may be a host id: it is valid in a path, a URL and a command of ``sftp``."""
+    return _HOST_ID.fullmatch(name) is not None
+
+
 def require_host_id(host_id: str) -> str:
-    """Return a host id that is valid as a folder name in a path, a URL and a command of ``sftp``.
+    """Return a valid host id.
 
     Raises:
-        ConfigurationError: It has other characters.
+        ConfigurationError: It has invalid characters.
     """
-    if _HOST_ID.fullmatch(host_id) is None:
+    if not is_host_id(host_id):
         raise ConfigurationError(
             "invalid host_id", expected="the result of SELECT host_id FROM system.local", found=repr(host_id)
         )

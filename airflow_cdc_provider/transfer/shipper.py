@@ -220,7 +220,7 @@ def target_store(settings: Settings) -> Store:
     """
     address = urlsplit(settings.target)
     if not address.scheme:
-        return FolderStore(Path(settings.target) / settings.host_id)
+        return FolderStore(Path(settings.target), settings.host_id)
     if address.scheme == "s3":
         bucket, prefix = split_s3_url(f"{settings.target}/{settings.host_id}")
         return S3Store(_s3_client(settings.s3), bucket, prefix)

@@ -11,6 +11,8 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -18,12 +20,15 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
+from airflow_cdc_provider.regular_files import open_regular, open_subfolder
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes read at once."""
 
 PARTIAL: Final = ".part"
 """Suffix of a file's temporary name, which starts with a dot."""
+
+_NAME: Final = re.compile(r"\.?[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Item(NamedTuple):
@@ -80,49 +85,67 @@ def partial_name(name: str) -> str:
     return f".{name}.{os.getpid()}-{threading.get_ident()}{PARTIAL}"
 
 
+def is_name(name: str) -> bool:
+    """Return whether a name that a store lists may be one of ours: it has no path, and nothing special."""
+    return _NAME.fullmatch(name) is not None
+
+
+def read_small(store: Store, name: str, most_bytes: int = 1 << 24) -> bytes:
+    """Read a file that has to be small.
+
+    Raises:
+        CorruptInput: It is larger.
+        FileNotFoundError: It doesn't exist.
+    """
+    data = b"".join(store.read(name, 0, most_bytes + 1))
+    if len(data) > most_bytes:
+        raise CorruptInput(f"{name} is too large", expected=f"at most {most_bytes} bytes")
+    return data
+
+
 def is_partial(name: str) -> bool:
     """Return whether a name is a temporary one."""
     return name.startswith(".") and name.endswith(PARTIAL)
 
 
 class FolderStore:
-    """A local folder. Writes: temporary file, checksum, fsync, rename, fsync of the folder.
+    """A local folder, of which only regular files are used: links are neither followed nor listed.
+
+    Writes: temporary file, checksum, fsync, rename, fsync of the folder.
 
     Args:
-        path: The folder; created by the first write.
+        root: A folder that is configured, which may be a link; created by the first write.
+        below: Names of subfolders, which may not be links.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, root: Path, *below: str) -> None:
+        self.path = root.joinpath(*below)
+        self._root = root
+        self._below = below
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Lock out other transfers; the kernel releases the lock when this process ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".transfer.lock").open("w") as lock:
+        with self._folder(create=True) as folder:
+            lock = open_regular(".transfer.lock", os.O_RDWR | os.O_CREAT, folder=folder)
+        try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TransientError(f"another transfer to {self.path} is running") from None
             yield
+        finally:
+            os.close(lock)
 
     def items(self) -> list[Item]:
         """List files; those that are deleted meanwhile are omitted."""
-        found: list[Item] = []
-        try:
-            entries = list(os.scandir(self.path))
-        except FileNotFoundError:
-            return found
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_file() and not entry.name.startswith("."):
-                    status = entry.stat()
-                    found.append(Item(entry.name, status.st_size, status.st_mtime))
-        return found
+        return [item for item in self._all() if not item.name.startswith(".")]
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield a file's bytes."""
-        with (self.path / name).open("rb") as file:
+        with self._folder() as folder:
+            descriptor = open_regular(_checked(name), folder=folder)
+        with open(descriptor, "rb") as file:
             file.seek(begin)
             left = None if end is None else end - begin
             while left is None or left > 0:
@@ -132,39 +155,86 @@ class FolderStore:
                 left = None if left is None else left - len(piece)
                 yield piece
 
+    def size_bytes(self, name: str) -> int:
+        """Return a file's size; 0 if there is none."""
+        return next((item.size_bytes for item in self._all() if item.name == name), 0)
+
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write a file."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        temporary = self.path / partial_name(name)
-        try:
-            sent = hashlib.sha256()
-            with temporary.open("wb") as file:
-                for piece in pieces:
-                    sent.update(piece)
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            require_equal(f"{self.path / name}", sent.digest(), self.read(temporary.name))
-            temporary.replace(self.path / name)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._sync()
+        temporary = partial_name(_checked(name))
+        with self._folder(create=True) as folder:
+            _unlink(temporary, folder)
+            try:
+                sent = hashlib.sha256()
+                with open(open_regular(temporary, _NEW, folder=folder), "wb") as file:
+                    for piece in pieces:
+                        sent.update(piece)
+                        file.write(piece)
+                    file.flush()
+                    os.fsync(file.fileno())
+                require_equal(f"{self.path / name}", sent.digest(), self.read(temporary))
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                _unlink(temporary, folder)
+            os.fsync(folder)
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), self._folder() as folder:
+            _unlink(_checked(name), folder)
 
     def sweep(self) -> None:
         """Remove temporary files of killed writers."""
-        for leftover in self.path.glob(f".*{PARTIAL}"):
-            leftover.unlink(missing_ok=True)
+        for item in self._all():
+            if is_partial(item.name):
+                self.remove(item.name)
 
-    def _sync(self) -> None:
-        folder = os.open(self.path, os.O_RDONLY)
+    def _all(self) -> list[Item]:
+        found: list[Item] = []
+        with contextlib.suppress(FileNotFoundError), self._folder() as folder:
+            for name in os.listdir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.lstat(name, dir_fd=folder)
+                    if stat.S_ISREG(status.st_mode) and is_name(name):
+                        found.append(Item(name, status.st_size, status.st_mtime))
+        return found
+
+    @contextlib.contextmanager
+    def _folder(self, *, create: bool = False) -> Iterator[int]:
+        """Open the folder: what is done by its descriptor can't leave it, whatever is replaced meanwhile."""
+        if create:
+            with contextlib.suppress(FileExistsError):
+                self._root.mkdir(parents=True)
+        folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)
+            for name in self._below:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=folder)
+                above, folder = folder, open_subfolder(name, folder)
+                os.close(above)
+            yield folder
+        except OSError as error:
+            if isinstance(error.filename, str):  # a name in the folder
+                error.filename = str(self.path / error.filename)
+            raise
         finally:
             os.close(folder)
+
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+def _checked(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(f"not the name of a file: {name!r}")
+    return name
+
+
+def _unlink(name: str, folder: int) -> None:
+    """Remove a file, or a link itself; a folder of that name stays."""
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+        os.unlink(name, dir_fd=folder)
 
 
 class RememberingStore:
@@ -197,12 +267,16 @@ class RememberingStore:
         known = self._known.get(name)
         if known is not None:
             yield known[begin:end]
-        elif begin or end is not None:
+        elif begin:
             yield from self._store.read(name, begin, end)
         else:
-            data = b"".join(self._store.read(name))
-            self._remember(name, data)
-            yield data
+            start, size = bytearray(), 0
+            for piece in self._store.read(name, 0, end):
+                size += len(piece)
+                start += piece[: self._LONGEST_BYTES + 1 - len(start)]
+                yield piece
+            if end is None or size < end:
+                self._remember(name, bytes(start))
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
         """Write a file; a large one is never kept in memory."""

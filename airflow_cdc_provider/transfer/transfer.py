@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss, write_note
 from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
@@ -29,6 +30,9 @@ AFTER_TRANSFER: Final = ("keep", "delete")
 _DROPPED: Final = (
     "the node dropped it to free space before it was completely copied (cdc_block_writes: false)"
 )
+
+_BLOCKING: Final = (ConfigurationError, OSError)
+"""Errors of a segment that are raised once all others are copied: retries of it don't help."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +141,7 @@ class Transfer:
                 to_copy.append(segment)
         self.pace.expect(len(to_copy))
         with ThreadPoolExecutor(max(self.parallel, 1), "transfer") as threads:
-            outcomes = threads.map(lambda segment: (segment, self._bring(source, segment)), to_copy)
+            outcomes = list(threads.map(lambda segment: (segment, self._bring(source, segment)), to_copy))
             for segment, outcome in outcomes:
                 self._settle(source, segment, outcome, counts)
         for lost in self._lost_segments(listed, landed):
@@ -146,6 +150,9 @@ class Transfer:
                 lost.name not in quarantined or here is not None
             ):  # both: a transfer was killed while giving it up
                 self._give_up(source, lost, counts)
+        for _, outcome in outcomes:
+            if isinstance(outcome, _BLOCKING):
+                raise outcome
 
     def _lost_segments(self, listed: Sequence[Segment], landed: Mapping[str, Segment]) -> list[Segment]:
         """Find segments that the node dropped to free space, read or not (``cdc_block_writes: false``).
@@ -189,19 +196,21 @@ class Transfer:
         if lost.lost and self.after_transfer == "delete":
             source.remove(lost)
 
-    def _bring(self, source: Source, segment: Segment) -> CdcError | Vanished | None:
+    def _bring(self, source: Source, segment: Segment) -> CdcError | Vanished | OSError | None:
         """Copy one segment; return the error, if any."""
         try:
             self.target.bring(segment, source, source.durable_bytes(segment), self.pace)
-        except ConfigurationError:
-            raise
-        except (CdcError, Vanished) as error:
+        except (CdcError, Vanished, OSError) as error:
             return error
         self.pace.finished_one()
         return None
 
     def _settle(
-        self, source: Source, segment: Segment, outcome: CdcError | Vanished | None, counts: TransferCounts
+        self,
+        source: Source,
+        segment: Segment,
+        outcome: CdcError | Vanished | OSError | None,
+        counts: TransferCounts,
     ) -> None:
         if outcome is None:
             counts.copied += 1
@@ -228,7 +237,8 @@ class Transfer:
         if self.errors is None:
             return
         copy = None
-        if segment.complete and isinstance(self.errors.store, FolderStore):
+        sound = segment.complete and segment.size_bytes <= LARGEST_SEGMENT_BYTES
+        if sound and isinstance(self.errors.store, FolderStore):
             try:
                 self.errors.bring(segment, source, segment.size_bytes, self.pace)
                 copy = self.errors.store.path / segment.name

@@ -6,6 +6,8 @@ removed after it.
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
@@ -14,11 +16,15 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
-from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
+from airflow_cdc_provider.transfer.segments import LARGEST_INDEX_BYTES, Index, Segment, segment_number
 from airflow_cdc_provider.transfer.stores import FolderStore, Store
 from airflow_cdc_provider.transfer.whole_sections import durable_end
 
 _PATIENCE_SECONDS: Final = 0.5
+_HALF: Final = re.compile(r"([0-9]{1,10}\s{0,2}[A-Z]{0,9})?")
+"""What an idx file may have while the node writes it."""
+
+_log = logging.getLogger(__name__)
 
 
 class WholeSegments:
@@ -38,12 +44,14 @@ class WholeSegments:
 
         Sizes are read after the idx files, so a segment is never shorter than its idx's position.
         """
-        names = {item.name for item in self.store.items()}
+        items = self.store.items()
+        names = {i.name for i in items if i.size_bytes <= LARGEST_INDEX_BYTES or segment_number(i.name)}
         found = []
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         for name in names:
             if (number := segment_number(name)) is not None:
                 bare = Segment(self.host, number[1], number[0], None, 0, 0.0)
-                found.append(replace(bare, index=self._index(bare.index_name, names)))
+                found.append(replace(bare, index=self._index(bare.index_name, names, deadline)))
         now = {item.name: item for item in self.store.items()}
         sized = [
             replace(segment, size_bytes=now[segment.name].size_bytes, modified=now[segment.name].modified)
@@ -104,26 +112,26 @@ class WholeSegments:
         """Return the number of stored bytes of a growing segment, which an earlier transfer copied."""
         if not isinstance(self.store, FolderStore):
             return 0
-        index = self._index(segment.index_name, (segment.index_name,))
+        index = self._index(segment.index_name, (segment.index_name,), time.monotonic() + _PATIENCE_SECONDS)
         if index is None or index.completed:
             return 0
-        try:
-            size = (self.store.path / segment.name).stat().st_size
-        except FileNotFoundError:
-            return 0
+        size = self.store.size_bytes(segment.name)
         return size if size <= end else 0
 
-    def _index(self, name: str, names: Container[str]) -> Index | None:
+    def _index(self, name: str, names: Container[str], deadline: float) -> Index | None:
         """Read an idx file, with retries while the node writes it; None if it is missing or unreadable."""
         if name not in names:
             return None
-        deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                text = b"".join(self.store.read(name)).decode("ascii", "replace")
+                text = b"".join(self.store.read(name, 0, LARGEST_INDEX_BYTES)).decode("ascii", "replace")
             except FileNotFoundError:
                 return None
-            if (index := Index.parse(text)) is not None or time.monotonic() > deadline:
+            except OSError as error:
+                _log.warning("%s can't be read: %s", name, error.strerror)
+                return None
+            index = Index.parse(text)
+            if index is not None or _HALF.fullmatch(text) is None or time.monotonic() > deadline:
                 return index
             time.sleep(0.02)
 

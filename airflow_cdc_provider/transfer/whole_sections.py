@@ -17,9 +17,10 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.segments import Segment
 
 Read = Callable[[int, int], bytes]
@@ -63,12 +64,22 @@ def read_header(read: Read, segment: Segment) -> Header:
                     expected=str(segment.id),
                     found=str(number),
                 )
-            options = json.loads(rest[:length] or b"{}")
+            options = _options(rest[:length], segment)
             plain = not (options.get("compressionClass") or options.get("encCipher"))
             return Header(_FIXED.size + length + _CRC_BYTES, plain)
     raise CorruptInput(
         f"the header of {segment.name} is corrupt", expected="a header with a matching checksum"
     )
+
+
+def _options(text: bytes, segment: Segment) -> dict[str, Any]:
+    try:
+        options = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        options = None
+    if not isinstance(options, dict):
+        raise CorruptInput(f"the header of {segment.name} is corrupt", expected="parameters as a JSON object")
+    return options
 
 
 def durable_end(read: Read, segment: Segment) -> int:
@@ -78,6 +89,12 @@ def durable_end(read: Read, segment: Segment) -> int:
         CorruptInput: The header is corrupt, or the segment ends before its idx's position.
     """
     header = read_header(read, segment)
+    if segment.size_bytes > LARGEST_SEGMENT_BYTES:
+        raise CorruptInput(
+            f"{segment.name} is no segment",
+            expected=f"at most {LARGEST_SEGMENT_BYTES} bytes",
+            found=str(segment.size_bytes),
+        )
     if segment.complete:
         return segment.size_bytes
     durable = segment.index.end if segment.index is not None else 0

@@ -4,6 +4,9 @@ A growing segment is read up to the position that its index marks as durable, a 
 are split at section boundaries, which every reader finds again, so the same plan always yields the same
 changes.
 
+A segment that can't be read now, because its file is none, its format isn't supported or its key is missing,
+doesn't stop the others. It isn't part of any plan until it can be read.
+
 A segment that is created and deleted between two runs can't be detected. The server deletes none while
 ``cdc_block_writes`` is true; anything else that cleans cdc_raw must delete only segments that the stored
 offset lists as done.
@@ -17,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CorruptInput, PositionLost
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput, PositionLost
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, check_key
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     Chain,
@@ -28,6 +31,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     ONLY_NODE,
+    UNKNOWN,
     Descriptor,
     SegmentBytes,
     SegmentFile,
@@ -41,6 +45,11 @@ from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024
+_LEAST_COST_BYTES: Final = 256
+"""What a section counts at least, since a plan lists each: any number may be empty."""
+
+Faults = dict[tuple[str, str], CdcError]
+"""By host id and file, why it is skipped. Functions that are given none raise the first fault instead."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +103,19 @@ class SegmentSlice:
     strict: bool = False
 
 
-def head(folder: LogFolder) -> Offset:
+def head(folder: LogFolder, faults: Faults | None = None) -> Offset:
     """Return the position up to which every node's log is durable now.
 
+    Args:
+        folder: The folder of segments.
+        faults: Collects the segments that can't be read.
+
     Raises:
-        ConfigurationError: The folder doesn't exist, or a segment has an unsupported format.
+        ConfigurationError: The folder doesn't exist.
     """
-    return write_offset({origin: _node_head(folder, files) for origin, files in _list(folder).items()})
+    return write_offset(
+        {origin: _node_head(folder, files, faults) for origin, files in _list(folder).items()}
+    )
 
 
 def earliest(folder: LogFolder) -> Offset:
@@ -125,6 +140,8 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
         unread, segments, kept = 0, 0, 0
         newest_read: dict[str, Any] = {}
         for file in files:
+            if file.segment == UNKNOWN:
+                continue
             position = node.position(file.segment)
             if position:
                 end = file.index.end if file.index else file.size_bytes
@@ -154,6 +171,23 @@ def lag(folder: LogFolder, offset: Offset | None) -> Lag:
     return Lag(seconds=seconds, bytes=total, details=details, remarks=remarks)
 
 
+def faults_by_node(faults: Faults) -> dict[str, CdcError]:
+    """Return one error per node, with the number of segments that are skipped."""
+    found: dict[str, list[CdcError]] = {}
+    for (origin, _), error in sorted(faults.items()):
+        found.setdefault(origin, []).append(error)
+    return {
+        origin: type(first)(
+            f"{first.message} ({more} more are skipped)" if (more := len(errors) - 1) else first.message,
+            expected=first.expected,
+            found=first.found,
+            remedy=first.remedy,
+        )
+        for origin, errors in found.items()
+        for first in errors[:1]
+    }
+
+
 def _was_read(node: NodeOffset) -> bool:
     return bool(node.floor or node.done or node.open)
 
@@ -163,7 +197,12 @@ def _has_folder(folder: LogFolder, origin: str) -> bool:
 
 
 def plan_segments(
-    folder: LogFolder, tables: LogTables, start: Offset | None, head: Offset, limit: ReadLimit
+    folder: LogFolder,
+    tables: LogTables,
+    start: Offset | None,
+    head: Offset,
+    limit: ReadLimit,
+    faults: Faults | None = None,
 ) -> Plan:
     """Plan the next batch.
 
@@ -174,13 +213,14 @@ def plan_segments(
         head: Where to stop, from :func:`head`.
         limit: The batch's size; ``bytes`` counts decompressed bytes of sections and is split between nodes.
             ``changes`` is ignored, because their number is unknown before reading.
+        faults: Collects the segments that can't be read.
 
     Returns:
         The plan; its partitions are :class:`SegmentSlice`.
 
     Raises:
         PositionLost: A segment that was read in part, or that ``head`` includes, is missing.
-        ConfigurationError: A segment has an unsupported format, or an offset is malformed.
+        ConfigurationError: An offset is malformed.
     """
     listed = _list(folder)
     begin, stop = read_offset(start), read_offset(head)
@@ -193,6 +233,7 @@ def plan_segments(
         files = listed.get(origin, [])
         share = max(left // (len(nodes) - turn), 1)
         batch = _NodeBatch(folder, tables, nodes[origin], stop.get(origin, NodeOffset()), share)
+        batch.faults = faults
         batch.check_present(origin, files)
         partitions += batch.take(files)
         nodes[origin] = batch.offset
@@ -213,11 +254,14 @@ class _NodeBatch:
         self.offset = offset
         self.head = head
         self.left = share_bytes
+        self.faults: Faults | None = None
         self.at_head = True
         self.segments = SegmentCounts()
 
     def check_present(self, origin: str, files: Sequence[SegmentFile]) -> None:
         present = {file.segment for file in files}
+        if UNKNOWN in present:
+            return
         required = {segment for segment, position in self.offset.open.items() if position > 0}
         required |= set(self.head.open)
         required |= {segment for first, last in self.head.done for segment in range(first, last + 1)}
@@ -240,10 +284,13 @@ class _NodeBatch:
         for file in files:
             position = self.offset.position(file.segment)
             allowed = self.head.position(file.segment)
-            if position == WHOLE:
+            if position == WHOLE and file.segment != UNKNOWN:
                 self._count(kept=1)
                 continue
-            if allowed <= position or not _usable(self.folder, file):
+            if not _usable(self.folder, file):
+                _report_fault(file, self.faults)
+                continue
+            if allowed <= position:
                 continue
             self._count(waiting=1)
             if self.left <= 0:
@@ -252,14 +299,17 @@ class _NodeBatch:
             yield from self._take_segment(file, position, allowed)
 
     def _take_segment(self, file: SegmentFile, position: int, allowed: int) -> Iterator[SegmentSlice]:
-        descriptor, chain = _open(self.folder, file)
+        opened = _opened(self.folder, file, self.faults)
+        if opened is None:
+            return
+        descriptor, chain = opened
         pending = [s for s in chain.sections if s.end > position and s.end <= allowed]
         taken = []
         for section in pending:
             if self.left <= 0:
                 break
             taken.append(section)
-            self.left -= section.end - section.position
+            self.left -= max(section.end - section.position, _LEAST_COST_BYTES)
         whole = allowed == WHOLE and len(taken) == len(pending)
         damage = tuple(chain.damage) if whole else ()
         if len(taken) < len(pending):
@@ -306,6 +356,8 @@ def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
 
 
 def _usable(folder: LogFolder, file: SegmentFile) -> bool:
+    if file.fault and not file.index_broken:
+        return False
     return file.complete or file.index is not None or _beyond_index(folder, file)
 
 
@@ -313,18 +365,42 @@ def _beyond_index(folder: LogFolder, file: SegmentFile) -> bool:
     return folder.beyond_index or (folder.recorded and file.index_broken)
 
 
-def _node_head(folder: LogFolder, files: Sequence[SegmentFile]) -> NodeOffset:
+def _report_fault(file: SegmentFile, faults: Faults | None) -> None:
+    if not file.fault:
+        return
+    error = CorruptInput(
+        file.fault,
+        expected="a segment and its index as the node writes them, readable by the user that runs Spark",
+        remedy="remove it, or replace it by the node's; the other segments are captured",
+    )
+    if faults is None:
+        raise error
+    faults[file.origin, file.path] = error
+
+
+def _node_head(folder: LogFolder, files: Sequence[SegmentFile], faults: Faults | None = None) -> NodeOffset:
     node = NodeOffset()
     for file in files:
         if not _usable(folder, file):
             continue
         if file.complete:
             node = node.advance(file.segment, WHOLE)
-            continue
-        _, chain = _open(folder, file)
-        if chain.sections:
-            node = node.advance(file.segment, chain.sections[-1].end)
+        elif (opened := _opened(folder, file, faults)) is not None and opened[1].sections:
+            node = node.advance(file.segment, opened[1].sections[-1].end)
     return node
+
+
+def _opened(folder: LogFolder, file: SegmentFile, faults: Faults | None) -> tuple[Descriptor, Chain] | None:
+    """Read a segment's header and walk its sections; None if it can't be read."""
+    try:
+        return _open(folder, file)
+    except (ConfigurationError, CorruptInput) as error:
+        if faults is None:
+            raise
+        faults[file.origin, file.path] = error
+    except OSError as error:
+        _report_fault(replace(file, fault=f"{file.path} can't be read: {error.strerror}"), faults)
+    return None
 
 
 def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:

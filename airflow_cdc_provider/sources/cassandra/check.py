@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, listed
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder, head, plan_segments
+from airflow_cdc_provider.sources.cassandra.capture import (
+    Faults,
+    LogFolder,
+    faults_by_node,
+    head,
+    plan_segments,
+)
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import refusal_of
@@ -212,7 +218,7 @@ def check_nodes(options: CassandraOptions, members: Mapping[str, str]) -> Iterat
 
 def _check_silence(folder: Path, host_ids: set[str], members: Mapping[str, str]) -> Iterator[Finding]:
     written = {
-        host_id: max((f.stat().st_mtime for f in (folder / host_id).glob("*_cdc.idx")), default=0.0)
+        host_id: max((f.lstat().st_mtime for f in (folder / host_id).glob("*_cdc.idx")), default=0.0)
         for host_id in host_ids
     }
     newest = max(written.values(), default=0.0)
@@ -360,7 +366,8 @@ def check_folder(options: CassandraOptions, settings: Mapping[str, NodeSettings]
         )
     else:
         yield Finding("ok", "cdc_raw", f"{folder} is readable")
-    nodes = [e for e in entries if e.is_dir() and e.name != "errors"] or [folder]
+    readable = [e for e in entries if e.is_dir() and os.access(e, os.R_OK | os.X_OK)]
+    nodes = [e for e in readable if e.name != "errors"] or [folder]
     cap = min(
         (s.total_space_bytes for s in settings.values() if s.total_space_bytes is not None), default=None
     )
@@ -376,15 +383,16 @@ def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
         open_folder: Returns the folder of segments; it opens the keystore.
 
     Returns:
-        One finding.
+        One finding, or one per node with segments that can't be read.
     """
+    faults: Faults = {}
     try:
-        folder = open_folder()
-        plan = plan_segments(folder, log_tables((), ()), None, head(folder), ReadLimit(bytes=sys.maxsize))
+        folder, most = open_folder(), ReadLimit(bytes=sys.maxsize)
+        plan = plan_segments(folder, log_tables((), ()), None, head(folder, faults), most, faults)
     except CdcError as error:
-        found = f": {error.found}" if error.found else ""
-        yield Finding("error", "segments", error.message + found, error.remedy or f"provide {error.expected}")
+        yield _segments_error(error)
         return
+    yield from map(_segments_error, faults_by_node(faults).values())
     broken = sorted({part.path for part in plan.partitions if part.damage})
     if broken:
         yield Finding(
@@ -393,8 +401,13 @@ def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
             f"{len(broken)} segments are corrupt, among them {broken[0]}",
             "capture quarantines the unreadable bytes; take a new snapshot of the tables after it",
         )
-    else:
+    elif not faults:
         yield Finding("ok", "segments", "all are readable")
+
+
+def _segments_error(error: CdcError) -> Finding:
+    found = f": {error.found}" if error.found else ""
+    return Finding("error", "segments", error.message + found, error.remedy or f"provide {error.expected}")
 
 
 def _check_space(folder: Path, cap: int | None, *, blocks: bool) -> Iterator[Finding]:

@@ -19,9 +19,10 @@ after them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +74,7 @@ from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
 
 _SAMPLE_BYTES: Final = 64 * 1024
+_ROWS_AT_ONCE: Final = 4096
 _POSITION_BYTES: Final = 16
 _TABLE_ID_BYTES: Final = 16
 _EMPTY: Final = 0x01
@@ -157,29 +159,25 @@ class SegmentRecords:
         if len(captured):
             self.counts.changes += len(captured)
             yield self._changes(data, entries, versions, captured)
-        rows = [self._quarantined(data, entries, versions, line) for line in updates.failed]
-        rows += self._local(data, entries, versions, updates.found[found == roles.LOCAL])
-        rows += self._schema(data, entries, versions, updates.found[found == roles.SCHEMA])
-        if rows:
-            yield self._few(rows)
+        rows = (self._quarantined(data, entries, versions, line) for line in updates.failed)
+        local = self._local(data, entries, versions, updates.found[found == roles.LOCAL])
+        schema = self._schema(data, entries, versions, updates.found[found == roles.SCHEMA])
+        yield from self._few(chain(rows, local, schema))
 
-    def damage(self, damage: Iterator[CorruptRange] | Sequence[CorruptRange]) -> Iterator[pa.RecordBatch]:
+    def damage(self, damage: Iterable[CorruptRange]) -> Iterator[pa.RecordBatch]:
         """Build quarantine records of corrupt ranges."""
-        rows = []
-        for found in damage:
-            reason = describe(found.reason, f"{found.length} bytes from position {found.position}")
-            self._raise_if_strict(CorruptInput, reason)
-            self.counts.damaged += 1
-            rows.append(
-                {
-                    "kind": QUARANTINE,
-                    "position": Position(self.segment, found.position, DAMAGED).pack(),
-                    "reason": reason,
-                    "payload": damage_payload(found.length, found.sample[:_SAMPLE_BYTES]),
-                }
-            )
-        if rows:
-            yield self._few(rows)
+        yield from self._few(map(self._damaged, damage))
+
+    def _damaged(self, found: CorruptRange) -> dict[str, Any]:
+        reason = describe(found.reason, f"{found.length} bytes from position {found.position}")
+        self._raise_if_strict(CorruptInput, reason)
+        self.counts.damaged += 1
+        return {
+            "kind": QUARANTINE,
+            "position": Position(self.segment, found.position, DAMAGED).pack(),
+            "reason": reason,
+            "payload": damage_payload(found.length, found.sample[:_SAMPLE_BYTES]),
+        }
 
     def _changes(self, data: Bytes, entries: Ints, versions: Ints, found: Ints) -> pa.RecordBatch:
         count = len(found)
@@ -285,9 +283,12 @@ class SegmentRecords:
                 "payload": bytes([versions[line[ENTRY]]]) + data[line[BEGIN] : line[STOP]].tobytes(),
             }
 
-    def _few(self, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    def _few(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+        """Build batches of rows: a sound segment has few, a hostile one any number."""
         common = {"origin": self.origin, "generation": 0, "captured_at": datetime.now(UTC)}
-        return pa.RecordBatch.from_pylist([{**common, **row} for row in rows], schema=CHANGE_SCHEMA)
+        left = iter(rows)
+        while some := [{**common, **row} for row in islice(left, _ROWS_AT_ONCE)]:
+            yield pa.RecordBatch.from_pylist(some, schema=CHANGE_SCHEMA)
 
     def _raise_if_strict(self, error: type[CdcError], reason: str) -> None:
         if self.strict:

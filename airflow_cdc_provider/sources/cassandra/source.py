@@ -20,7 +20,13 @@ from uuid import UUID
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
-from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, SchemaUnknown, TransientError
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    PositionLost,
+    SchemaUnknown,
+    TransientError,
+)
 from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import (
@@ -103,6 +109,7 @@ class CassandraSource(Source):
         self._selects = selects
         self._names = names
         self._history = SchemaHistory()
+        self._faults: capture.Faults | None = None if recorded else {}
         self._nodes: Sequence[NodeState] = ()
         self._queried_at = -_NODES_FRESH_SECONDS
 
@@ -174,7 +181,8 @@ class CassandraSource(Source):
 
         The schema and the nodes' truncations are read after it, so they cover all changes before it.
         """
-        head = capture.head(self._folder)
+        self._faults = None if self._recorded else {}
+        head = capture.head(self._folder, self._faults)
         for cached in ("schemas", "_schema_rows"):
             self.__dict__.pop(cached, None)
         self._query_nodes()
@@ -195,8 +203,14 @@ class CassandraSource(Source):
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Plan the next batch of the segments."""
-        plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit)
+        plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit, self._faults)
         return self._with_truncations(plan)
+
+    def left_out(self) -> Mapping[str, CdcError]:
+        """Return the nodes of which a segment can't be read; it is captured once it can."""
+        return {
+            f"node {origin}": error for origin, error in capture.faults_by_node(self._faults or {}).items()
+        }
 
     def reader(self) -> SegmentReader:
         """Return the reader of segments; it carries the keys."""
@@ -211,9 +225,11 @@ class CassandraSource(Source):
     def learn_from_log(self) -> None:
         """Replay the schema history from all segments, as :meth:`learn` does from records."""
         found: list[pa.RecordBatch] = []
-        offset, stop = None, capture.head(self._folder)
+        offset, stop = None, capture.head(self._folder, self._faults)
         while True:
-            plan = capture.plan_segments(self._folder, schema_tables_only(), offset, stop, ReadLimit())
+            plan = capture.plan_segments(
+                self._folder, schema_tables_only(), offset, stop, ReadLimit(), self._faults
+            )
             for part in plan.partitions:
                 found += read_segments(replace(part, damage=(), strict=False), keys=self._keys)
             if plan.at_head:

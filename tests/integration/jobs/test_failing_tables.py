@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.integration.jobs.conftest import Application
+from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.shop import Shop
+from tests.unit.sources.cassandra.recordings import recording
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
 
@@ -63,3 +74,29 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     assert (outcome.ok, outcome.error) == (True, "")
     found = shop.mirror("typed").orderBy("k").collect()
     assert [row["v"] for row in found] == [1, 2]
+
+
+def test_a_node_with_a_segment_that_cannot_be_read_fails_the_run_after_all_others_are_captured(
+    spark: SparkSession, run_stage: RunStage, tmp_path: Path
+) -> None:
+    full = recording("v7-plain")
+    shutil.copytree(full.folder / "cdc_raw", tmp_path / "landing" / "good")
+    (tmp_path / "landing" / "bad").mkdir()
+    os.mkfifo(tmp_path / "landing" / "bad" / "CommitLog-7-1.log")
+    name = f"f{uuid.uuid4().hex[:8]}"
+    declaration = {
+        "name": name,
+        "source": {
+            "type": "cassandra",
+            "cdc_raw": str(tmp_path / "landing"),
+            "schema_file": str(full.folder / "schema.cql"),
+        },
+        "tables": [r"shop_a\.big"],
+        "lake": {"catalog": "lake", "namespace": name},
+    }
+    outcome = run_stage("capture", declaration, {})
+    assert (outcome.ok, outcome.error_code) == (False, "CORRUPT-INPUT")
+    assert re.search(r"node bad: .*CommitLog-7-1\.log.*it is a named pipe.*remove it", outcome.error)
+    changes = spark.table(f"lake.{name}.{name}_changes").where("kind = 'change'")
+    assert changes.count() == len([u for u in full.updates() if u["table"] == "big"]) > 0
+    assert [row["origin"] for row in changes.select("origin").distinct().collect()] == ["good"]

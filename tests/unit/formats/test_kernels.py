@@ -12,6 +12,7 @@ import pytest
 
 from airflow_cdc_provider.formats import kernels
 
+PACKAGE = Path(str(kernels.__file__)).parents[1]
 CALLER = """
 from airflow_cdc_provider.formats.kernels import kernel_folder, walker
 from airflow_cdc_provider.callee import add
@@ -42,7 +43,8 @@ def package(tmp_path: Path) -> Path:
     (root / "formats").mkdir(parents=True)
     for folder in (root, root / "formats"):
         (folder / "__init__.py").touch()
-    shutil.copy(str(kernels.__file__), root / "formats" / "kernels.py")
+    for module in ("formats/kernels.py", "trusted_paths.py", "exceptions.py"):
+        shutil.copy(PACKAGE / module, root / module)
     (root / "caller.py").write_text(CALLER)
     (root / "callee.py").write_text(CALLEE.format(1))
     return root
@@ -126,7 +128,7 @@ def test_where_the_users_cache_cannot_be_written_the_packages_own_folder_is_used
 def test_without_any_folder_kernels_still_run_and_the_remedy_is_said(package: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    result, folder, said = _call(package, NUMBA_CACHE_DIR=str(file))
+    result, folder, said = _call(package, NUMBA_CACHE_DIR=str(file), TMPDIR=str(file))
     assert (result, folder) == (2, "None")
     assert "set NUMBA_CACHE_DIR" in said
 

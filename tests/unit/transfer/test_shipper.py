@@ -203,7 +203,7 @@ def test_a_target_that_is_no_folder_ends_one_round_with_its_name(
     Node(tmp_path / "cdc_raw").finishes(1, noise(100))
     (tmp_path / "landing").write_text("a file")
     assert main(["--config", str(config()), "--once"]) == 1
-    assert f"{tmp_path / 'landing'}/{HOST}: Not a directory" in caplog.text
+    assert f"{tmp_path / 'landing'}: Not a directory" in caplog.text
 
 
 def test_its_sources_are_python_of_the_nodes() -> None:

@@ -204,7 +204,7 @@ class Killed(BaseException):
     """Stands for SIGKILL at a given step."""
 
 
-STEPS: Final = 20
+STEPS: Final = 24
 """How many calls that change the disk bring two finished segments and free their folder."""
 
 
@@ -257,8 +257,8 @@ def _kill_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return step
 
     monkeypatch.setattr(os, "fsync", counted(os.fsync))
-    monkeypatch.setattr(Path, "replace", counted(Path.replace))
-    monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+    monkeypatch.setattr(os, "unlink", counted(os.unlink))
 
 
 def test_a_reader_never_sees_an_idx_ahead_of_its_data(site: Site) -> None:

@@ -26,6 +26,8 @@ UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, zlib.error)
 
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_LARGEST_WINDOW: Final = 8 << 20
+"""What each decoder should support: RFC 8878, 3.1.1.1.2."""
 
 
 def lz4(body: bytes, length: int) -> bytes:
@@ -51,6 +53,8 @@ def zstd(body: bytes, length: int) -> bytes:
     """Decompress a Zstandard frame; as a stream if its header has no decompressed length."""
     held = _zstd_length(body)
     if held < 0:
+        if _zstd_window(body[5]) > max(_LARGEST_WINDOW, 2 * length):
+            raise ValueError("the frame needs too much memory")
         with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
             return bytes(stream.read(length + 1))
     return _unpack("zstd", body, length, held)
@@ -64,13 +68,19 @@ def _unpack(codec: str, block: bytes, length: int, held: int) -> bytes:
 
 def _zstd_length(body: bytes) -> int:
     """Read the decompressed length in a frame's header (RFC 8878, 3.1.1.1), -1 if it has none."""
-    if body[:4] != _ZSTD_MAGIC or len(body) < 5:
+    if body[:4] != _ZSTD_MAGIC or len(body) < 6:
         raise ValueError("not a Zstandard frame")
     descriptor = body[4]
     alone = descriptor >> 5 & 1
     size = (alone, 2, 4, 8)[descriptor >> 6]
     at = 6 - alone + (0, 1, 2, 4)[descriptor & 3]
     return int.from_bytes(body[at : at + size], "little") + (256 if size == 2 else 0) if size else -1
+
+
+def _zstd_window(descriptor: int) -> int:
+    """Read the size of the decoder's buffer from its byte in a frame's header (RFC 8878, 3.1.1.1.2)."""
+    base = 1 << 10 + (descriptor >> 3)
+    return base + base // 8 * (descriptor & 7)
 
 
 @walker

@@ -25,17 +25,28 @@ import numpy as np
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.kernels import Bytes, Int, kernel
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.sources.cassandra.commit_log.checksum import crc32
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE, SectionDecoder
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys, section_decrypter
-from airflow_cdc_provider.sources.cassandra.commit_log.segments import Descriptor, SegmentBytes
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
+    Descriptor,
+    SegmentBytes,
+    most_plausible_bytes,
+)
 from airflow_cdc_provider.sources.cql.reasons import MARKER_CHECKSUM, MARKER_TARGET, SECTION_UNREADABLE
 from airflow_cdc_provider.sources.cql.wire import read_i32
 
 _MARKER: Final = struct.Struct(">iI")
 MARKER_BYTES: Final = _MARKER.size
 _LENGTH_BYTES: Final = 4
-_LONGEST_SECTION: Final = 1 << 30
+_LONGEST_SECTION: Final = 256 << 20
+"""Plain bytes: a section has what a node wrote in ten seconds, and is never longer than a segment."""
+
+_MOST_SECTIONS: Final = 1 << 20
+"""A node that syncs each write makes some hundred thousand."""
+
+_SEARCHED_BYTES: Final = 16 << 20
 
 
 class Section(NamedTuple):
@@ -157,15 +168,28 @@ def walk_sections(
         length = stop - start
         if not descriptor.plain:
             length = int.from_bytes(source.read(start, _LENGTH_BYTES), "big")
-            if stop - start < _LENGTH_BYTES or length > _LONGEST_SECTION:
-                if complete:
-                    damage.append(CorruptRange(position, stop - start, SECTION_UNREADABLE))
-                break
+        if len(sections) == _MOST_SECTIONS or not _plausible(
+            source, descriptor, position + MARKER_BYTES, stop - start, length
+        ):
+            if complete:
+                damage.append(CorruptRange(position, source.length - at, SECTION_UNREADABLE))
+            break
         position += MARKER_BYTES
         sections.append(Section(start, stop, position, position + length))
         position += length
         at = stop
     return Chain(sections, damage, position)
+
+
+def _plausible(source: SegmentBytes, descriptor: Descriptor, position: int, stored: int, length: int) -> bool:
+    """Return whether a section may have as many plain bytes: a few stored ones must not fill the memory."""
+    if length > _LONGEST_SECTION or position + length > LARGEST_SEGMENT_BYTES:
+        return False
+    return descriptor.plain or (
+        stored >= _LENGTH_BYTES
+        and length <= most_plausible_bytes(stored)
+        and position + length <= most_plausible_bytes(source.length)
+    )
 
 
 def plain_sections(
@@ -200,9 +224,13 @@ def _marker_crc(segment: int, at: int) -> int:
 
 def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int:
     """Return the file offset of the first valid marker from ``at`` and before ``limit``, -1 for none."""
-    data = np.frombuffer(source.read(at, limit - at + MARKER_BYTES - 1), np.uint8)
     state = zlib.crc32(struct.pack(">II", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF))
-    return int(_find_marker(data, at, source.length, state))
+    for begin in range(at, limit, _SEARCHED_BYTES):
+        length = min(limit - begin, _SEARCHED_BYTES) + MARKER_BYTES - 1
+        data = np.frombuffer(source.read(begin, length), np.uint8)
+        if (found := int(_find_marker(data, begin, source.length, state))) >= 0:
+            return found
+    return -1
 
 
 @kernel

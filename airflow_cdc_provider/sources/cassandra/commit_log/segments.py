@@ -2,37 +2,53 @@
 
 A folder has ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
 text: the position up to which the log is durable, and ``COMPLETED`` on a second line once the segment is
-closed. The server rewrites it in node_folder, so a reader may find it empty or truncated: then its position
+closed. The server rewrites it in place, so a reader may find it empty or truncated: then its position
 is too low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``.
 
 An agent that copies segments elsewhere must copy a segment before its index.
+
+Whoever may write to the folder may make any file in it. Only regular files are opened, and a file or a folder
+that can't be read doesn't hide the others: it is listed with its fault.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import struct
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
+from airflow_cdc_provider.transfer.errors import ERRORS
+from airflow_cdc_provider.transfer.segments import is_host_id
 
-_LOG_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)\.log(\.gz)?")
-_INDEX_NAME: Final = re.compile(r"CommitLog-(\d+)-(\d+)_cdc\.idx")
-_INDEX_TEXT: Final = re.compile(rb"(\d+)(\s+COMPLETED\s*)?")
+_LOG_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log(\.gz)?")
+_INDEX_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})_cdc\.idx")
+_INDEX_TEXT: Final = re.compile(rb"([0-9]{1,10})(?![0-9])(\s+COMPLETED\s*)?")
+_LARGEST_INDEX_BYTES: Final = 64
 _HEADER: Final = struct.Struct(">iqH")
 _FIRST_WITH_INDEX: Final = 7
 _INDEX_TRIES: Final = 5
 _INDEX_PAUSE_SECONDS: Final = 0.002
 ONLY_NODE: Final = "node"
 """Origin of segments that lie directly in the folder, where no host id is declared."""
+
+UNKNOWN: Final = 0
+"""Segment id in place of all segments of a node whose folder can't be read."""
+
+_ALWAYS_PLAUSIBLE_BYTES: Final = 64 << 20
+_LIKELY_RATIO: Final = 64
+_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,7 @@ class SegmentFile:
         index: Its index; None without one: it has no tracked write so far.
         index_changed_at: When the index was last written, in epoch seconds; 0 without one.
         index_broken: Whether the index is malformed. It can be for a moment while the server rewrites it.
+        fault: Why the segment can't be read, or its index can't be that of a node; empty if they can.
     """
 
     origin: str
@@ -72,6 +89,7 @@ class SegmentFile:
     index: Index | None
     index_changed_at: float = 0.0
     index_broken: bool = False
+    fault: str = ""
 
     @property
     def complete(self) -> bool:
@@ -101,11 +119,9 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
             expected="cdc_raw of a node, or a folder with one folder per node named by host id",
         )
     own = _list_node(top, node or ONLY_NODE)
-    nodes = {
-        child.name: segments
-        for child in sorted(top.iterdir())
-        if child.is_dir() and (segments := _list_node(child, child.name))
-    }
+    nodes = {name: segments for name in _folders(top) if (segments := _list_child(top, name))}
+    if own:  # what may lie next to them hides no segment
+        nodes = {name: segments for name, segments in nodes.items() if segments[0].segment != UNKNOWN}
     if own and nodes:
         raise ConfigurationError(
             f"{top} has both segments and folders with segments",
@@ -122,12 +138,13 @@ def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]
     """
     top = Path(folder)
     faults = []
-    for origin, node_folder in [
-        (node or ONLY_NODE, top),
-        *((c.name, c) for c in sorted(top.iterdir()) if c.is_dir()),
-    ]:
-        files = {file.segment: file for file in _list_node(node_folder, origin)}
-        names = (_INDEX_NAME.fullmatch(path.name) for path in node_folder.iterdir())
+    listed = {node or ONLY_NODE: (top, _list_node(top, node or ONLY_NODE))}
+    listed |= {name: (top / name, _list_child(top, name)) for name in _folders(top)}
+    for origin, (node_folder, segments) in listed.items():
+        files = {file.segment: file for file in segments}
+        if UNKNOWN in files:
+            continue
+        names = (_INDEX_NAME.fullmatch(name) for name in os.listdir(node_folder))
         indexed = sorted({int(match[2]) for match in names if match})
         for segment in indexed:
             file = files.get(segment)
@@ -141,41 +158,88 @@ def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]
     return faults
 
 
+def _folders(top: Path) -> list[str]:
+    """List the folders of nodes, and links to folders that are named like one."""
+    names = (child.name for child in top.iterdir() if child.is_dir())
+    return sorted(name for name in names if is_host_id(name) and name != ERRORS)
+
+
+def _list_child(top: Path, name: str) -> list[SegmentFile]:
+    """List the segments of a node's folder; if it can't be read, a single one that names the reason."""
+    folder = top / name
+    try:
+        if folder.is_symlink():
+            raise OSError(0, "it is a link, not a folder")
+        return _list_node(folder, name)
+    except OSError as error:
+        fault = f"folder {folder} can't be read: {error.strerror}"
+        return [SegmentFile(name, UNKNOWN, 0, str(folder), 0, None, fault=fault)]
+
+
 def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
-    logs: dict[int, tuple[Path, int]] = {}
-    indexes: dict[int, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if match := _LOG_NAME.fullmatch(path.name):
-            if path.suffix == ".log" or int(match[2]) not in logs:
-                logs[int(match[2])] = path, int(match[1])
-        elif match := _INDEX_NAME.fullmatch(path.name):
-            indexes[int(match[2])] = path
+    logs: dict[int, tuple[str, int]] = {}
+    indexes: dict[int, str] = {}
+    for name in sorted(os.listdir(folder)):
+        if match := _LOG_NAME.fullmatch(name):
+            if not match[3] or int(match[2]) not in logs:
+                logs[int(match[2])] = name, int(match[1])
+        elif match := _INDEX_NAME.fullmatch(name):
+            indexes[int(match[2])] = name
     found = []
-    for segment, (path, version) in sorted(logs.items()):
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            continue  # deleted after it was listed: skip it
-        index, changed_at, broken = _read_index(indexes.get(segment))
-        found.append(SegmentFile(origin, segment, version, str(path), size, index, changed_at, broken))
+    for segment, (name, version) in sorted(logs.items()):
+        with suppress(FileNotFoundError):  # deleted after it was listed: skip it
+            bare = SegmentFile(origin, segment, version, str(folder / name), 0, None)
+            found.append(_with_status(bare, folder / indexes[segment] if segment in indexes else None))
+    tries = 1
+    while tries < _INDEX_TRIES and any(file.index_broken for file in found):
+        time.sleep(_INDEX_PAUSE_SECONDS)
+        tries += 1
+        found = [
+            _with_index(file, folder / indexes[file.segment]) if file.index_broken else file for file in found
+        ]
     return found
 
 
-def _read_index(path: Path | None) -> tuple[Index | None, float, bool]:
+def _with_status(file: SegmentFile, index: Path | None) -> SegmentFile:
+    try:
+        descriptor = open_regular(file.path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return replace(file, fault=f"{file.path} can't be read: {error.strerror}")
+    try:
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    if size > LARGEST_SEGMENT_BYTES:
+        return replace(file, fault=f"{file.path} has {size} bytes, more than a segment can have")
+    return _with_index(replace(file, size_bytes=size), index)
+
+
+def _with_index(file: SegmentFile, path: Path | None) -> SegmentFile:
     """Read an index, when it was written, and whether it is malformed."""
+    file = replace(file, index_broken=False, fault="")
     if path is None:
-        return None, 0.0, False
-    for _ in range(_INDEX_TRIES):
-        try:
-            text = path.read_bytes()
-            changed_at = path.stat().st_mtime
-        except FileNotFoundError:
-            return None, 0.0, False
-        if match := _INDEX_TEXT.match(text):
-            broken = text[match.end() :].strip() != b""
-            return Index(int(match[1]), match[2] is not None), changed_at, broken
-        time.sleep(_INDEX_PAUSE_SECONDS)
-    return None, 0.0, True
+        return file
+    try:
+        text, status = read_start(path, _LARGEST_INDEX_BYTES)
+    except FileNotFoundError:
+        return file
+    except OSError as error:
+        return replace(file, index_broken=True, fault=f"{path} can't be read: {error.strerror}")
+    match = _INDEX_TEXT.match(text)
+    if match is None or int(match[1]) > LARGEST_SEGMENT_BYTES:
+        # An empty one is being rewritten.
+        fault = f"{path} has no position: it starts with {text[:20]!r}" if text else ""
+        return replace(file, index_broken=True, fault=fault)
+    broken = text[match.end() :].strip() != b""
+    index = Index(int(match[1]), match[2] is not None)
+    return replace(file, index=index, index_changed_at=status.st_mtime, index_broken=broken)
+
+
+def most_plausible_bytes(stored: int) -> int:
+    """Return how many bytes compressed ones may plausibly hold, so that few can't fill the memory."""
+    return max(_ALWAYS_PLAUSIBLE_BYTES, _LIKELY_RATIO * stored)
 
 
 @dataclass(frozen=True)
@@ -260,17 +324,19 @@ class SegmentBytes:
 
     Raises:
         PositionLost: The file was deleted.
-        CorruptInput: The ``.gz`` file can't be decompressed.
+        CorruptInput: It isn't a regular file or can't be read, or the ``.gz`` file can't be decompressed, or
+            holds implausibly much.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._whole = b""
+        self._whole = bytearray()
         try:
-            self._file = Path(path).open("rb")  # noqa: SIM115  # closed by __exit__
+            self._file = os.fdopen(open_regular(path), "rb")  # closed by __exit__
+            self.length = os.fstat(self._file.fileno()).st_size
             if path.endswith(".gz"):
-                with self._file, gzip.open(self._file) as unpacked:
-                    self._whole = unpacked.read()
+                with self._file:
+                    self._decompress()
         except FileNotFoundError as error:
             raise PositionLost(
                 f"segment {path} was deleted before it was read",
@@ -278,12 +344,30 @@ class SegmentBytes:
             ) from error
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise CorruptInput(f"{path} can't be decompressed", found=str(error)) from error
-        self.length = len(self._whole) if self._file.closed else Path(path).stat().st_size
+        except OSError as error:
+            raise CorruptInput(f"segment {path} can't be read", found=error.strerror or str(error)) from error
+
+    def _decompress(self) -> None:
+        most = most_plausible_bytes(self.length)
+        try:
+            with gzip.open(self._file) as unpacked:
+                while piece := unpacked.read(_PIECE_BYTES):
+                    self._whole += piece
+                    if len(self._whole) > most:
+                        raise CorruptInput(
+                            f"{self.path} isn't decompressed",
+                            expected=f"at most {most} bytes in {self.length}",
+                            found="more",
+                        )
+        except BaseException:
+            self._whole.clear()  # whoever keeps the error keeps its frames
+            raise
+        self.length = len(self._whole)
 
     def read(self, at: int, length: int) -> bytes:
         """Return up to ``length`` bytes from an offset; fewer at the end of the file."""
         if self._file.closed:
-            return self._whole[at : at + length]
+            return bytes(self._whole[at : at + length])
         self._file.seek(at)
         return self._file.read(length)
 

@@ -1,0 +1,90 @@
+"""Files in folders to which others write: only regular ones are opened, and no link is followed.
+
+A named pipe would block its reader for ever, a device never ends, and a link leads to a file that the writer
+of the folder may not be allowed to read, or to change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+LARGEST_SEGMENT_BYTES: Final = (1 << 31) - 1
+"""Cassandra's positions in a segment are of 31 bits."""
+
+_KINDS: Final = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_regular(
+    path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666, *, folder: int | None = None
+) -> int:
+    """Open a regular file, and return its descriptor.
+
+    Args:
+        path: The file.
+        flags: Flags of ``os.open``.
+        mode: Mode of a file that is created.
+        folder: Descriptor of the folder of a relative path.
+
+    Raises:
+        OSError: It is a link or another kind of file (``EINVAL``), is missing, or can't be opened.
+    """
+    try:
+        file = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise _irregular(os.lstat(path, dir_fd=folder), path) from None
+        raise
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(file)
+        raise _irregular(status, path)
+    return file
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is that of a regular file, not of a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def read_start(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Return the first bytes of a regular file, and its status.
+
+    Raises:
+        OSError: As :func:`open_regular`.
+    """
+    with open(open_regular(path), "rb") as file:
+        return file.read(most_bytes), os.fstat(file.fileno())
+
+
+def open_subfolder(name: str, folder: int) -> int:
+    """Open a subfolder of an open folder, and return its descriptor.
+
+    Raises:
+        OSError: It is a link or a file (``EINVAL``), is missing, or can't be opened.
+    """
+    try:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _irregular(os.lstat(name, dir_fd=folder), name, "folder") from None
+        raise
+
+
+def _irregular(status: os.stat_result, path: str | Path, wanted: str = "file") -> OSError:
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a file")
+    return OSError(errno.EINVAL, f"it is {kind}, not a {wanted}", str(path))

@@ -1,0 +1,599 @@
+"""Whoever may write to one node's folder can't stop the capture of the others, nor reach another file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.exceptions import CorruptInput, TransientError
+from airflow_cdc_provider.feeds.cassandra import list_segments as list_for_sensors
+from airflow_cdc_provider.feeds.cassandra import measure_nodes
+from airflow_cdc_provider.sources.cassandra.capture import (
+    Faults,
+    LogFolder,
+    faults_by_node,
+    head,
+    lag,
+    plan_segments,
+)
+from airflow_cdc_provider.sources.cassandra.check import check_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
+from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
+from airflow_cdc_provider.sources.cassandra.reader import read_segments
+from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
+from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss
+from airflow_cdc_provider.transfer.openssh import OpenSshStore
+from airflow_cdc_provider.transfer.s3 import S3Store
+from airflow_cdc_provider.transfer.segments import Index
+from airflow_cdc_provider.transfer.stores import FolderStore, is_name
+from airflow_cdc_provider.transfer.transfer import Transfer
+from tests.bounded import bounded
+from tests.security.hostile_files import IRREGULAR, replace, sparse
+from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
+from tests.unit.sources.cassandra.test_capture import EVERYTHING, TABLES, keys, sections_of
+from tests.unit.transfer.nodes import Node, noise, whole
+
+GOOD, BAD, LATER = 1795247392874, 1795247392875, 1795247392876
+SOUND: Final = [1, 2, 3]
+"""Writes in sound segments: two of the hostile node, one of another."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compile the kernels before anything is timed."""
+    area = _area(tmp_path_factory.mktemp("harmless"))
+    body = struct.pack("<i", 3) + bytes(pa.Codec("lz4_raw").compress(b"abc"))
+    DECODERS["LZ4Compressor"](body, 3)
+    (area / "a" / f"CommitLog-7-{BAD}.log").write_bytes(_damaged(BAD))
+    put_index(area / "a", BAD, "5000\nCOMPLETED")
+    _capture(area)
+
+
+def _area(tmp_path: Path) -> Path:
+    """Make a landing area of two nodes with sound segments."""
+    area = tmp_path / "landing"
+    put_segment(area / "a", GOOD, segment(GOOD, sections_of(1, 1)))
+    put_segment(area / "a", LATER, segment(LATER, sections_of(2, 1)))
+    put_segment(area / "b", GOOD, segment(GOOD, sections_of(3, 1)))
+    return area
+
+
+def _damaged(number: int) -> bytes:
+    start = header(number)
+    return start + marker(number, len(start), len(start) + 100)[:4] + bytes(500)
+
+
+def _capture(area: Path) -> tuple[list[int], Faults]:
+    """Capture all there is, as a run does; return the numbers of the writes, and what was skipped."""
+    folder, faults = LogFolder(str(area)), Faults()
+    assert not find_gaps(folder, head(folder, faults), lambda origin: None)[0]
+    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    batches = [batch for part in plan.partitions for batch in read_segments(part)]
+    lag(folder, plan.end)
+    assert not find_gaps(folder, plan.end, lambda origin: None)[0]
+    found = sorted(keys(pa.Table.from_batches(batches)))
+    again = plan_segments(folder, TABLES, plan.end, head(folder, faults), EVERYTHING, faults)
+    assert again.at_head
+    assert not again.partitions, "nothing is read twice, nothing is planned for ever"
+    return found, faults
+
+
+@pytest.mark.parametrize("name", ["CommitLog-7-{}.log", "CommitLog-7-{}.log.gz", "CommitLog-6-{}.log"])
+def test_what_is_no_file_is_named_and_all_other_segments_are_captured(name: str, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for number, make in enumerate(IRREGULAR.values(), start=100):
+        make(area / "a" / name.format(number))
+        put_index(area / "a", number, "5000\nCOMPLETED")
+
+    with bounded(seconds=1):
+        found, faults = _capture(area)
+        measured = measure_nodes(str(area))
+        listed = list_for_sensors(str(area))
+
+    assert found == SOUND
+    expected = {("a", name.format(number)) for number in range(100, 100 + len(IRREGULAR))}
+    assert {(origin, Path(path).name) for origin, path in faults} == expected
+    assert name.format(100) in str(faults_by_node(faults)["a"])
+    assert {space.host: space.segments for space in measured} == {"a": 2, "b": 1}
+    assert len(listed) == 3
+    (finding,) = check_segments(lambda: LogFolder(str(area)))
+    assert finding.level == "error"
+    assert name.format(100) in finding.message
+
+
+def test_the_segments_of_a_single_node_are_captured_whatever_lies_next_to_them(tmp_path: Path) -> None:
+    put_segment(tmp_path / "cdc_raw", GOOD, segment(GOOD, sections_of(1, 1)))
+    for number, make in enumerate(IRREGULAR.values(), start=100):
+        make(tmp_path / "cdc_raw" / f"CommitLog-7-{number}.log")
+    with bounded(seconds=1):
+        found, faults = _capture(tmp_path / "cdc_raw")
+    assert found == [1]
+    assert len(faults) == len(IRREGULAR)
+
+
+def test_an_index_that_is_no_file_hides_its_segment_alone(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for number, make in enumerate(IRREGULAR.values(), start=100):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1)))
+        replace(area / "a" / f"CommitLog-7-{number}_cdc.idx", make)
+
+    with bounded(seconds=1):
+        found, faults = _capture(area)
+        measured = measure_nodes(str(area))
+
+    assert found == SOUND
+    assert len(faults) == len(IRREGULAR)
+    assert "CommitLog-7-100_cdc.idx" in str(faults_by_node(faults)["a"])
+    assert {space.host: space.segments for space in measured} == {"a": 2 + len(IRREGULAR), "b": 1}
+
+
+INDEXES: Final = {
+    "5,000 digits": b"9" * 5000,
+    "5,000 digits, completed": b"1" * 5000 + b"\nCOMPLETED",
+    "beyond 31 bits": b"2147483648\nCOMPLETED",
+    "beyond 63 bits": b"9223372036854775808",
+    "negative": b"-1\nCOMPLETED",
+    "no text": b"\xff\xfe\x00\x80",
+    "other digits": "٣٤٥\nCOMPLETED".encode(),
+    "no number": b"COMPLETED",
+    "zeros": bytes(4096),
+}
+
+
+def test_an_impossible_index_hides_its_segment_alone(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for number, text in enumerate(INDEXES.values(), start=100):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1)))
+        (area / "a" / f"CommitLog-7-{number}_cdc.idx").write_bytes(text)
+    with bounded(seconds=1):
+        found, faults = _capture(area)
+        list_for_sensors(str(area))
+    assert found == SOUND
+    assert len(faults) == len(INDEXES)
+
+
+_TEXTS: Final = st.one_of(
+    st.binary(max_size=200), st.from_regex(rb"[0-9]{0,30}(\s+COMPLETED)?\s*", fullmatch=True)
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(texts=st.lists(_TEXTS, min_size=10, max_size=30))
+def test_no_index_stops_the_others(texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+    area = _area(tmp_path_factory.mktemp("index"))
+    for number, text in enumerate(texts, start=100):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1)))
+        (area / "a" / f"CommitLog-7-{number}_cdc.idx").write_bytes(text)
+        index = Index.parse(text.decode("ascii", "replace"))
+        assert index is None or 0 <= index.end < 1 << 31
+    found, _ = _capture(area)
+    assert set(SOUND) <= set(found) <= {*SOUND, 9}
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_files_of_any_size_are_neither_read_whole_nor_captured(index: bool, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)))
+    name = f"CommitLog-7-{BAD}_cdc.idx" if index else f"CommitLog-7-{BAD}.log"
+    replace(area / "a" / name, lambda path: sparse(path, (2 << 30) if index else (3 << 30)))
+    with bounded(seconds=1):
+        found, faults = _capture(area)
+        list_for_sensors(str(area))
+    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+
+
+def test_many_broken_indexes_take_no_time_each(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for number in range(1, 200):
+        put_segment(area / "a", 100 + number, b"", completed=False)
+        put_index(area / "a", 100 + number, "?")
+    with bounded(seconds=2):
+        assert _capture(area)[0] == SOUND
+        list_for_sensors(str(area))
+
+
+HEADERS: Final[list[tuple[int, dict[str, str]]]] = [
+    (99, {}),
+    (7, {"compressionClass": "com.example.Odd"}),
+    (7, {"encCipher": "AES/CBC/PKCS5Padding", "encKeyAlias": "k", "encIV": "00" * 16}),
+    (7, {"encCipher": "ROT13"}),
+]
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_a_header_that_cannot_be_read_is_named_and_stops_no_other(completed: bool, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for number, (version, parameters) in enumerate(HEADERS, start=100):
+        start = header(number, version, parameters)
+        data = start + marker(number, len(start), len(start) + 108) + bytes(100)
+        put_segment(area / "a", number, data, end=len(data), completed=completed)
+    found, faults = _capture(area)
+    assert found == SOUND
+    assert {(o, Path(f).name) for o, f in faults} == {("a", f"CommitLog-7-{n}.log") for n in range(100, 104)}
+
+
+def test_a_nodes_folder_that_cannot_be_read_is_named_and_stops_no_other_node(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    offset = head(LogFolder(str(area)))
+    (area / "a").rename(tmp_path / "elsewhere")
+    (area / "a").symlink_to(tmp_path / "elsewhere")
+    faults = Faults()
+    plan = plan_segments(
+        LogFolder(str(area)), TABLES, None, {**head(LogFolder(str(area)), faults)}, EVERYTHING, faults
+    )
+    assert [part.origin for part in plan.partitions] == ["b"]
+    assert "it is a link" in str(faults_by_node(faults)["a"])
+    assert not find_gaps(LogFolder(str(area)), offset, lambda origin: None)[0]
+    assert [space.host for space in measure_nodes(str(area))] == ["b"]
+
+
+NAMES: Final = [
+    f"CommitLog-7-{'9' * 200}.log",
+    f"CommitLog-7-{1 << 63}.log",
+    f"CommitLog-7-{1 << 64}.log.gz",
+    "CommitLog-\u0667-\u0667.log",
+    "CommitLog-7-7.log\n",
+    "CommitLog-7-7\n8.log",
+    "CommitLog-07-7.log",
+    "CommitLog--7--7.log",
+    "\x1b[31mCommitLog-7-7.log",
+]
+
+
+def test_names_that_no_node_gives_are_ignored(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    for name in NAMES:
+        (area / "a" / name).write_bytes(segment(7, sections_of(9, 1)))
+        put_segment(area / f"x\n{name}", 7, segment(7, sections_of(9, 1)))
+        put_segment(area / f".{name}", 7, segment(7, sections_of(9, 1)))
+    found, faults = _capture(area)
+    assert (found, faults) == (SOUND, {})
+    assert len(list_for_sensors(str(area))) == 3
+
+
+def test_a_segment_that_shrinks_or_changes_its_kind_after_it_was_planned_ends_with_its_name(
+    tmp_path: Path,
+) -> None:
+    area = _area(tmp_path)
+    folder = LogFolder(str(area))
+    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    path = Path(plan.partitions[0].path)
+    for size in range(0, path.stat().st_size, 7):
+        os.truncate(path, path.stat().st_size - min(7, path.stat().st_size))
+        del size
+        batches = list(read_segments(plan.partitions[0]))
+        assert sum(batch.num_rows for batch in batches) == 1, "quarantined"
+    replace(path, os.mkfifo)
+    with pytest.raises(CorruptInput, match=path.name):
+        list(read_segments(plan.partitions[0]))
+
+
+PATTERNS: Final = {"zeros": b"\0", "ones": b"\1", "text": b"0123456789abcdef" * 16}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_little_that_holds_much_is_not_decompressed(pattern: bytes, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    packer = zlib.compressobj(1, wbits=31)
+    piece = pattern * ((1 << 20) // len(pattern))
+    bomb = b"".join(packer.compress(piece) for _ in range(200)) + packer.flush()
+    assert len(bomb) < 3 << 20
+    (area / "a" / f"CommitLog-7-{BAD}.log.gz").write_bytes(bomb if len(bomb) < 1 << 20 else bomb[: 1 << 20])
+    with bounded(seconds=2, mebibytes=100):
+        found, faults = _capture(area)
+    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+
+
+def _zstd_of_window(body: bytes, exponent: int) -> bytes:
+    """A frame of a raw block that has no length and asks for a window."""
+    block = (len(body) << 3 | 1).to_bytes(3, "little") + body
+    return b"\x28\xb5\x2f\xfd" + bytes([0, exponent << 3]) + block
+
+
+COMPRESSORS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "LZ4Compressor": lambda b: struct.pack("<i", len(b)) + bytes(pa.Codec("lz4_raw").compress(b)),
+    "SnappyCompressor": lambda b: bytes(pa.Codec("snappy").compress(b)),
+    "ZstdCompressor": lambda b: bytes(pa.Codec("zstd").compress(b)),
+    "DeflateCompressor": zlib.compress,
+}
+
+
+CLAIMS: Final = [
+    *((name, 80 << 20, True) for name in ("LZ4Compressor", "ZstdCompressor", "DeflateCompressor")),
+    *(
+        (name, n, False)
+        for name in (*COMPRESSORS, "NoopCompressor")
+        for n in (80 << 20, 1 << 30, (1 << 32) - 1)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "claimed", "true"), CLAIMS)
+def test_compressed_sections_of_implausible_length_are_quarantined(
+    name: str, claimed: int, true: bool, tmp_path: Path
+) -> None:
+    held = bytes(claimed if true else 1 << 16)
+    body = claimed.to_bytes(4, "big") + COMPRESSORS.get(name, bytes)(held)
+    area = _area(tmp_path)
+    start = header(BAD, parameters={"compressionClass": name})
+    data = start + marker(BAD, len(start), len(start) + 8 + len(body)) + body
+    put_segment(area / "a", BAD, data)
+    del held
+    with bounded(seconds=1, mebibytes=32):
+        found, faults = _capture(area)
+    assert (found, faults) == (SOUND, {})
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(body=st.binary(max_size=64), length=st.integers(0, 1 << 20))
+@settings(max_examples=60, deadline=None)
+def test_no_body_yields_more_than_its_section_claims(name: str, body: bytes, length: int) -> None:
+    with contextlib.suppress(*UNREADABLE):
+        assert len(DECODERS[name](body, length)) <= length + 1
+
+
+@pytest.mark.parametrize("exponent", [14, 17, 21, 31])
+def test_frames_do_not_choose_how_much_memory_they_take(exponent: int) -> None:
+    with bounded(seconds=1, mebibytes=32), pytest.raises(UNREADABLE):
+        DECODERS["ZstdCompressor"](_zstd_of_window(b"abc", exponent), 3)
+    assert DECODERS["ZstdCompressor"](_zstd_of_window(b"abc", 10), 3) == b"abc"
+
+
+def test_many_sections_that_each_claim_what_is_plausible_are_bounded_together(tmp_path: Path) -> None:
+    start = data = header(BAD, parameters={"compressionClass": "ZstdCompressor"})
+    body = (60 << 20).to_bytes(4, "big") + COMPRESSORS["ZstdCompressor"](bytes(60 << 20))
+    for _ in range(100):
+        data += marker(BAD, len(data), len(data) + 8 + len(body)) + body
+    assert len(start) < len(data) < 1 << 20
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, data)
+    with bounded(seconds=3, mebibytes=300):
+        assert _capture(area)[0] == SOUND
+
+
+def _tiny_sections(count: int) -> bytes:
+    data = bytearray(header(BAD))
+    for _ in range(count):
+        data += marker(BAD, len(data), len(data) + 20) + b"\1" * 12
+    return bytes(data)
+
+
+def test_any_number_of_tiny_unreadable_sections_takes_bounded_memory(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, _tiny_sections(50_000))
+    with bounded(seconds=2, mebibytes=96):
+        found, faults = _capture(area)
+    assert (found, faults) == (SOUND, {})
+
+
+def test_sections_beyond_the_most_are_quarantined_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.sections._MOST_SECTIONS", 100)
+    put_segment(tmp_path, BAD, _tiny_sections(101))
+    folder = LogFolder(str(tmp_path))
+    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    records = [batch for part in plan.partitions for batch in read_segments(part)]
+    reasons = pa.Table.from_batches(records)["reason"].to_pylist()
+    assert len(reasons) == 101
+    assert reasons[0].startswith("section-unreadable"), reasons[0]
+
+
+def test_a_hole_of_two_gibibytes_is_not_read_into_memory(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    start = header(BAD)
+    size = (1 << 31) - 1
+    path = put_segment(area / "a", BAD, start + marker(BAD, len(start), size))
+    os.truncate(path, size)
+    with bounded(seconds=3, mebibytes=64):
+        found, _ = _capture(area)
+    assert found == SOUND
+
+
+# Transfers.
+
+
+@pytest.mark.parametrize("which", [".log", "_cdc.idx"])
+def test_transfers_copy_and_remove_regular_files_alone(which: str, tmp_path: Path) -> None:
+    node = Node(tmp_path / "node" / "cdc_raw")
+    hostile = [node.cdc_raw / f"CommitLog-7-{number}{which}" for number in range(100, 100 + len(IRREGULAR))]
+    for number in (1, *range(100, 100 + len(IRREGULAR)), 999):
+        node.finishes(number, noise(40, number))
+    for path, make in zip(hostile, IRREGULAR.values(), strict=True):
+        replace(path, make)
+    landing, errors = whole(tmp_path / "area" / "landing"), whole(tmp_path / "area" / "errors")
+    with bounded(seconds=1):
+        assert Transfer(node.segments, landing, after_transfer="delete", errors=errors).run().copied == 2
+    landed = {path.name for path in (tmp_path / "area").rglob("Commit*.log")}
+    assert landed == {"CommitLog-7-1.log", "CommitLog-7-999.log"}
+    assert all(os.path.lexists(path) for path in hostile)
+    assert (node.cdc_raw.parent / "secret").read_text() == "307939\nCOMPLETED"
+
+
+OWN_NAMES: Final = [
+    ".transfer.lock",
+    "CommitLog-7-1.log",
+    "CommitLog-7-1_cdc.idx",
+    ".CommitLog-7-1.log.1-1.part",
+]
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_transfers_never_write_through_what_lies_in_the_landing_area(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    node = Node(tmp_path / "node" / "cdc_raw")
+    node.finishes(1, noise(40))
+    landing = tmp_path / "area" / "landing"
+    landing.mkdir(parents=True)
+    IRREGULAR[kind](landing / name)
+    if kind == "link to nothing":
+        replace(landing / name, lambda path: path.symlink_to(tmp_path / "made"))
+    try:
+        with bounded(seconds=1):
+            Transfer(node.segments, whole(landing), errors=whole(tmp_path / "area" / "errors")).run()
+    except OSError as error:
+        assert name in str(error)
+    else:
+        assert (landing / "CommitLog-7-1.log").read_bytes() == node.durable(1)
+    secret = landing.parent / "secret"
+    assert not secret.exists() or secret.read_text() == "307939\nCOMPLETED"
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("below", [("host",), ("errors", "host"), ("errors",)])
+def test_a_nodes_folder_that_is_a_link_is_not_followed(below: tuple[str, ...], tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "CommitLog-7-1.log").write_text("kept")
+    root = tmp_path / "landing"
+    place = root.joinpath(*below)
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside)
+    store = FolderStore(root, *below)
+    for act in (
+        store.items,
+        store.sweep,
+        lambda: store.write("CommitLog-7-1.log", [b"x"]),
+        lambda: store.remove("CommitLog-7-1.log"),
+        lambda: list(store.read("CommitLog-7-1.log")),
+        lambda: store.exclusive().__enter__(),
+    ):
+        with pytest.raises(OSError, match="it is a link, not a folder"):
+            act()
+    assert [f.name for f in outside.iterdir()] == ["CommitLog-7-1.log"]
+    assert (outside / "CommitLog-7-1.log").read_text() == "kept"
+    linked = tmp_path / "configured"
+    linked.symlink_to(outside)
+    assert [item.name for item in FolderStore(linked).items()] == ["CommitLog-7-1.log"], (
+        "a configured link is"
+    )
+
+
+HOSTILE_NAMES: Final = [
+    "../CommitLog-7-1.log",
+    "/etc/CommitLog-7-1.log",
+    "CommitLog-7-1.log\nrm x",
+    "CommitLog-7-1.log;rm",
+    "CommitLog-7-*.log",
+    "..",
+    ".",
+    "",
+    "a\0b",
+    "-rf",
+    "CommitLog-7-1.log ",
+    "x/CommitLog-7-1.log",
+]
+
+
+@given(name=st.one_of(st.sampled_from(HOSTILE_NAMES), st.text(max_size=20)))
+def test_names_lead_nowhere_else(name: str) -> None:
+    if is_name(name):
+        assert Path(name).name == name
+        assert name.isascii()
+        assert name.isprintable()
+        assert not set(name) & set(" */\\;&|$`'\"?[]")
+        return
+    store = FolderStore(Path("/nonexistent"))
+    for act in (lambda: store.write(name, []), lambda: store.remove(name), lambda: list(store.read(name))):
+        with pytest.raises((ValueError, OSError)):
+            act()
+            raise OSError
+
+
+def test_names_that_a_store_lists_are_ours_or_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = SimpleNamespace(timestamp=lambda: 0.0)
+    keys = [f"p/host/{name}" for name in (*HOSTILE_NAMES, "CommitLog-7-1.json")]
+    entries = [{"Key": key, "Size": 1, "LastModified": written} for key in keys]
+    bucket: Any = SimpleNamespace(
+        get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: [{"Contents": entries}])
+    )
+    assert [item.name for item in S3Store(bucket, "b", "p/host").items()] == ["CommitLog-7-1.json"]
+
+    ssh = OpenSshStore("host", "/landing/host")
+    line = "-rw-r--r--    ? 0        0        100 Nov 27 17:00 /landing/host/"
+    listed = "".join(f"{line}{name}\n" for name in HOSTILE_NAMES)
+    monkeypatch.setattr(ssh, "_run", lambda *_: listed)
+    with contextlib.closing(SimpleNamespace(close=ssh._sockets.cleanup)):
+        # The last part of a path is a name in the folder, whatever precedes it.
+        assert {item.name for item in ssh.items()} <= {"CommitLog-7-1.log", "host"}
+
+
+def test_manifests_are_bounded_and_name_chunks_in_order(tmp_path: Path) -> None:
+    def manifest(*ends: Any, **more: Any) -> bytes:
+        chunks = [{"from": a, "to": b, "sha256": ""} for a, b in zip([0, *ends], ends, strict=False)]
+        return json.dumps({"format": 1, "index": None, "position": 0, "chunks": chunks, **more}).encode()
+
+    for text in (
+        manifest(10, 5),
+        manifest(-1),
+        manifest(1 << 40),
+        manifest(10, 10),
+        manifest(True),
+        manifest("../x"),
+        manifest(10, index=7),
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 5000,
+        b"\xff",
+        b"[]",
+        b"null",
+    ):
+        with bounded(seconds=1), pytest.raises(CorruptInput):
+            Manifest.from_json("m", text)
+    store = FolderStore(tmp_path)
+    sparse(tmp_path / "CommitLog-7-1.json", 1 << 32)
+    (tmp_path / "CommitLog-7-2.json").write_bytes(manifest(10))
+    sparse(tmp_path / "CommitLog-7-2.log.0-10", 1 << 32)
+    with bounded(seconds=1):
+        segments = ChunkedSegments(store, "host").segments()
+        with pytest.raises(CorruptInput, match="differs"):
+            list(ChunkedSegments(store, "host").read(segments[1], 0, 10))
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"9" * 5000, b"\xff", b"{}", b"[]", b'{"lost": []}'])
+def test_notes_of_any_text_report_no_loss(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / f"CommitLog-7-1.log{NOTE_SUFFIX}").write_bytes(text)
+    with bounded(seconds=1):
+        assert not reports_loss(FolderStore(tmp_path), "CommitLog-7-1.log")
+
+
+def test_notes_that_are_no_files_report_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "errors").mkdir()
+    for number, make in enumerate(IRREGULAR.values()):
+        make(tmp_path / "errors" / f"CommitLog-7-{number}.log{NOTE_SUFFIX}")
+    with bounded(seconds=1):
+        for number in range(len(IRREGULAR)):
+            assert not reports_loss(FolderStore(tmp_path / "errors"), f"CommitLog-7-{number}.log")
+
+
+def test_a_segment_larger_than_any_is_not_copied_and_the_others_are(tmp_path: Path) -> None:
+    node = Node(tmp_path / "cdc_raw")
+    for number in (1, 2):
+        node.finishes(number, noise(40, number))
+    os.truncate(node.log(1), 1 << 40)
+    with bounded(seconds=1):
+        counts = Transfer(node.segments, whole(tmp_path / "landing"), errors=whole(tmp_path / "errors")).run()
+    assert (counts.copied, counts.errors) == (1, 1)
+    assert [f.name for f in (tmp_path / "errors").glob("Commit*")] == [f"CommitLog-7-1.log{NOTE_SUFFIX}"]
+
+
+def test_the_lock_is_still_a_lock(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    with store.exclusive(), pytest.raises(TransientError, match="another transfer"), store.exclusive():
+        pass
+    with store.exclusive():
+        pass

@@ -1,0 +1,169 @@
+"""Other users of a worker can't place what a job executes: a spec names classes that are imported."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.jobs import application
+from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
+from airflow_cdc_provider.tasks.run_folder import RunFolder
+from airflow_cdc_provider.tasks.work_folder import signals_folder, stream_folder
+from airflow_cdc_provider.trusted_paths import read_trusted
+from tests.bounded import bounded
+from tests.security.hostile_files import IRREGULAR, OTHER_USER, replace
+
+PARTS: Final = ("shop", "dag", "run", "sync.-1")
+
+
+def _folder_of(mode: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        path.mkdir()
+        path.chmod(mode)
+
+    return make
+
+
+def _others_folder(path: Path) -> None:
+    path.mkdir(0o700)
+    os.chown(path, OTHER_USER, OTHER_USER)
+
+
+UNTRUSTED: Final[dict[str, Callable[[Path], None]]] = {
+    **{name: make for name, make in IRREGULAR.items() if name not in ("folder", "link to itself")},
+    "file": Path.touch,
+    **{
+        f"folder of mode 0{mode:o}": _folder_of(mode) for mode in (0o777, 0o1777, 0o775, 0o720, 0o702, 0o2770)
+    },
+    **({"another user's folder": _others_folder} if os.geteuid() == 0 else {}),
+}
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("level", range(len(PARTS)))
+def test_a_folder_that_others_may_change_is_refused_at_each_level(level: int, tmp_path: Path) -> None:
+    for number, make in enumerate(UNTRUSTED.values()):
+        work = tmp_path / str(number)
+        place = work.joinpath(*PARTS[: level + 1])
+        place.parent.mkdir(0o700, parents=True)
+        make(place)
+        with pytest.raises(
+            ConfigurationError, match=f"folder {place} is not trusted.*expected.*found.*chmod"
+        ):
+            RunFolder.open(str(work), *PARTS)
+        if level == 0:
+            for find in (stream_folder, signals_folder):
+                with pytest.raises(ConfigurationError, match="is not trusted"):
+                    find(str(work), PARTS[0])
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o707, 0o702])
+def test_a_work_folder_in_which_anyone_may_replace_folders_is_refused(mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"anyone may replace .*mode 0{mode:o}"):
+        RunFolder.open(str(tmp_path), *PARTS)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o2775, 0o1777])
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+def test_shared_work_folders_work_and_all_below_is_private_whatever_the_umask(
+    mode: int, mask: int, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    linked = tmp_path / "linked"  # whoever configures the work folder may configure a link
+    linked.symlink_to(shared)
+    with umask(mask):
+        folder = RunFolder.open(str(linked / "cdc"), *PARTS).path
+        assert RunFolder.open(str(linked / "cdc"), *PARTS).path == folder
+        signals = signals_folder(str(linked / "cdc"), "shop", create=True)
+    for place in (folder, *list(folder.parents)[:4], signals):
+        assert stat.S_IMODE(place.stat().st_mode) & 0o077 == 0, place
+
+
+def _spec(path: Path) -> Path:
+    path.write_text('{"stage": "none"}')
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o660, 0o620, 0o602, 0o777])
+def test_a_spec_that_others_may_change_is_not_read(mode: int, tmp_path: Path) -> None:
+    spec = _spec(tmp_path / "spec.json")
+    spec.chmod(mode)
+    with pytest.raises(ConfigurationError, match=rf"job's spec is not trusted.*mode 0{mode:o}.*chmod go-w"):
+        application.main([str(spec)])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o640, 0o444])
+def test_another_users_spec_is_not_read(mode: int, tmp_path: Path) -> None:
+    spec = _spec(tmp_path / "spec.json")
+    spec.chmod(mode)
+    os.chown(spec, OTHER_USER, OTHER_USER)
+    with pytest.raises(ConfigurationError, match=f"belongs to user id {OTHER_USER}"):
+        application.main([str(spec)])
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o644, 0o444])
+def test_a_spec_that_only_its_owner_may_change_is_read(mode: int, tmp_path: Path) -> None:
+    spec = _spec(tmp_path / "spec.json")
+    spec.chmod(mode)
+    mounted = tmp_path / "as in Kubernetes"
+    mounted.symlink_to(spec)
+    for path in (spec, mounted):
+        with pytest.raises(ConfigurationError, match="not a valid job spec"):
+            application.main([str(path)])
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_a_spec_that_is_no_file_ends_at_once(kind: str, tmp_path: Path) -> None:
+    if kind == "link to a file":
+        return
+    (tmp_path / "folder").mkdir()
+    spec = tmp_path / "folder" / "spec.json"
+    IRREGULAR[kind](spec)
+    with bounded(seconds=1), pytest.raises(ConfigurationError, match="spec"):
+        read_trusted(str(spec), "the job's spec")
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_signals_are_read_from_regular_files_alone(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "signals"
+    identity = send(folder, "log", {"message": "kept"})
+    IRREGULAR[kind](folder / "0.json")
+    IRREGULAR[kind](tmp_path / "signals" / "file.taken-0") if kind != "link to a pipe" else None
+    IRREGULAR[kind](tmp_path / "signals" / "file") if kind != "link to a pipe" else None
+    with bounded(seconds=1):
+        channel = FolderChannel(folder)
+        assert [received.id for received in channel.receive()] == [identity]
+        channel.done()
+        assert FileChannel(folder / "file").receive() == []
+    assert (folder / "0.json").is_symlink() or (folder / "0.json").exists()
+
+
+def test_a_signal_that_turns_into_a_pipe_while_it_is_read_blocks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(tmp_path, "log", {})
+    (path,) = tmp_path.glob("*.json")
+    replace(path, os.mkfifo)
+    monkeypatch.setattr("airflow_cdc_provider.signals.files.is_regular", lambda path: True)
+    with bounded(seconds=1), pytest.raises(TransientError, match="named pipe"):
+        FolderChannel(tmp_path).receive()
