@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess.charsets import BINARY, charset_name
-from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent
+from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent, parse
 
 NOT_NULL: Final = 1
 PRIMARY_KEY: Final = 2
@@ -203,13 +200,7 @@ class TableShape:
         Raises:
             CorruptInput: The message is invalid.
         """
-        try:
-            event = FieldEvent.FromString(message)
-        except DecodeError as error:
-            raise CorruptInput(
-                "a record of fields doesn't contain a FieldEvent message", found=str(error)
-            ) from error
-        return cls.of(event)
+        return cls.of(parse(FieldEvent, message))
 
     @classmethod
     def of(cls, event: Any) -> TableShape:

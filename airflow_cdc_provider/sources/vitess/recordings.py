@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal
+from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal, parse
 from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
 
 
@@ -69,8 +69,8 @@ def unread_messages(events: wire.Events) -> dict[int, str]:
             if kind == wire.DDL:
                 body.decode()
             else:
-                (FieldEvent if kind == wire.FIELD else Journal).FromString(body)
-        except (DecodeError, UnicodeDecodeError):
+                parse(FieldEvent if kind == wire.FIELD else Journal, body)
+        except (CorruptInput, UnicodeDecodeError):
             found.setdefault(int(events.messages[number]), _TEXTS[kind])
     return found
 

@@ -16,20 +16,20 @@ from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, write
 from tests.unit.sources.cassandra.commit_logs import segment
 from tests.unit.sources.cassandra.encrypted_segments import IV, KEYSTORE, encrypt
-from tests.unit.sources.cassandra.fuzz_targets import (
+from tools.fuzz.targets.cassandra import (
     BEYOND_INDEX,
     COMPLETED,
     NUMBER,
     PACKED,
     SEALED,
-    TARGETS,
+    PARTS,
     TRUST_ZERO,
     table_schemas,
 )
 from tests.unit.sources.cassandra.keystores import MANY
 from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
 
-_NAMES = [target.__name__ for target in TARGETS]
+_NAMES = [target.__name__ for target in PARTS]
 _PER_TABLE = 12
 _SEEN = (
     b'O{"tables":[{"keyspace_name":"shop","table_name":"t","id":"5a1c395e-b41f-11e5-9f22-ba0be0483c18",'
@@ -49,7 +49,7 @@ _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def seeds() -> Iterator[bytes]:
-    """Yield inputs of all targets."""
+    """Yield inputs of all parts."""
     rng = random.Random(1)
     mutations = [m for m in _mutations() if len(m) < 1000]
     rng.shuffle(mutations)
