@@ -70,6 +70,7 @@ _SYNONYMS: Final = {
 }
 _MAX_DIGITS: Final = 65
 _SYNTAX: Final = re.compile(r"\s*([a-z]\w*)\s*(?:\((.*)\))?([^()']*)", re.IGNORECASE | re.DOTALL)
+_SIZE: Final = re.compile(r"\s*[0-9]{1,9}\s*")
 _MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|$)", re.DOTALL)
 
 
@@ -102,7 +103,7 @@ class ColumnType:
         if name in ("enum", "set"):
             members = tuple(one.group(1).replace("''", "'") for one in _MEMBER.finditer(arguments))
             return cls(name, members=members)
-        sizes = tuple(int(size) for size in arguments.split(",") if size.strip().isdigit())
+        sizes = tuple(int(size) for size in arguments.split(",") if _SIZE.fullmatch(size))
         zerofill = "zerofill" in attributes
         return cls(_SYNONYMS.get(name, name), sizes, (), "unsigned" in attributes or zerofill, zerofill)
 
