@@ -1,4 +1,4 @@
-"""Installs tools that few need, by the hashes of ``tools/pins.txt``, into a folder next to the environment."""
+"""Installs tools that few need, by the hashes of ``tools/pins.txt``, into a folder of their own."""
 
 from __future__ import annotations
 

@@ -6,15 +6,15 @@ Usage::
     make fuzz                                         # all targets one after another, ten minutes in total
     python -m tools.fuzz --target bson --minimise     # put what .fuzz has found into the tests' corpus
 
-Targets are the modules of :mod:`.targets`. They call what jobs call with bytes of a source or a topic. These are
-faults: an error that the caller doesn't handle, an access outside an array, more CPU time or memory than
+Targets are the modules of :mod:`.targets`. They call what jobs call with bytes of a source or a topic. Faults
+are an error that the caller doesn't handle, an access outside an array, more CPU time or memory than
 :mod:`.bounds` allows, and a result that differs from that of another library.
 
 Kernels run as the plain Python that they are written in (``tests/plain_kernels.py``), so that coverage leads
-into them and an access outside an array is an error. A run begins with the tests' corpus
-(``tests/fixtures/fuzz``) and a target's seeds, keeps its own corpus in ``.fuzz/<target>/corpus`` and each input
-that broke a promise in ``.fuzz/<target>/found``, once per kind, and goes on. It fails if there is any.
-``.fuzz/<target>/log`` says how many inputs ran.
+into them and an access outside an array is an error. A run begins with the tests' corpus and the seeds, keeps
+its own corpus in ``.fuzz/<target>/corpus`` and each input that broke a promise in
+``.fuzz/<target>/found``, once per kind, and goes on. It fails if there is any. ``.fuzz/<target>/log`` has the
+number of inputs.
 
 Atheris comes from PyPI by its hash (``tools/pins.txt``).
 """
@@ -22,6 +22,7 @@ Atheris comes from PyPI by its hash (``tools/pins.txt``).
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import logging
 import os
@@ -34,7 +35,7 @@ from types import FrameType
 from typing import Any
 
 from tools.fuzz.bounds import judge
-from tools.fuzz.targets import NAMES, Target, load
+from tools.fuzz.targets import CORPORA, NAMES, Target, corpus, load
 from tools.pinned import installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,15 +71,9 @@ def _work(name: str, part: str) -> Path:
     return folder
 
 
-def _corpus(name: str) -> Path:
-    folder = ROOT / "tests" / "fixtures" / "fuzz" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _start(name: str, seconds: int) -> list[str]:
     """Fuzz a target in a process of its own; return a line for each fault."""
-    for seed in load(name).seeds():  # with compiled kernels, which are fast
+    for seed in (*load(name).seeds(), *corpus(name)):  # with compiled kernels, which are fast
         if len(seed) <= LONGEST:
             _keep(_work(name, "seeds"), seed)
     print(f"{name}: {seconds} s, log in .fuzz/{name}/log", flush=True)
@@ -134,7 +129,6 @@ def _fuzz(name: str, seconds: int) -> None:
             f"-artifact_prefix={_work(name, 'found')}/",
             str(_work(name, "corpus")),
             str(_work(name, "seeds")),
-            str(_corpus(name)),
         ],
         one_input,
         internal_libfuzzer=True,
@@ -145,22 +139,18 @@ def _fuzz(name: str, seconds: int) -> None:
 def _minimise(name: str) -> None:
     """Write to the tests' corpus the shortest inputs that reach every line pair that any input reaches."""
     target = _plain(name)
-    folders = (_corpus(name), _work(name, "corpus"), _work(name, "seeds"))
-    paths = [path for folder in folders for path in folder.glob("*")]
+    paths = [path for part in ("corpus", "seeds") for path in _work(name, part).iterdir()]
+    given = {*corpus(name), *(path.read_bytes() for path in paths)}
     reached: set[Any] = set()
     kept = []
-    for data in sorted({path.read_bytes() for path in paths}, key=lambda d: (len(d), d)):
+    for data in sorted(given, key=lambda d: (len(d), d)):
         new = _reached(target, data) - reached
         if new:
             reached |= new
             kept.append(data)
-    for path in folders[0].glob("*"):
-        path.unlink()
-    for data in kept:
-        _keep(folders[0], data)
-    print(
-        f"{name}: {len(kept)} of {len(paths)} inputs, {sum(map(len, kept))} bytes, {len(reached)} pairs of lines"
-    )
+    lines = b"".join(base64.b64encode(data) + b"\n" for data in kept)
+    (CORPORA / f"{name}.txt").write_bytes(lines)
+    print(f"{name}: {len(kept)} of {len(given)} inputs, {len(lines)} bytes, {len(reached)} pairs of lines")
 
 
 def _reached(target: Target, data: bytes) -> set[tuple[str, int, int]]:

@@ -15,7 +15,7 @@ MOST_BYTES: Final = 128 << 20
 
 
 def judge(run: Callable[[bytes], None], data: bytes) -> None:
-    """Give an input to a target; what exceeds a bound gets a second try, since the first may import and cache.
+    """Give an input to a target, twice if it exceeds a bound: the first time may import and cache.
 
     Raises:
         AssertionError: A promise is broken, or a bound is exceeded; any other error is a broken promise, too.

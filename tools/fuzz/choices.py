@@ -1,4 +1,4 @@
-"""Input as choices: structured values out of any bytes, so that a mutation of the bytes is one of the structure."""
+"""Structured values out of any bytes, so that a mutation of the bytes is one of the structure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choices:
         """Number of unread bytes."""
         return len(self._data) - self._at
 
-    def bytes(self, count: int) -> bytes:
+    def take(self, count: int) -> bytes:
         """Return the next bytes, fewer at the end."""
         found = self._data[self._at : self._at + count]
         self._at += len(found)
@@ -33,11 +33,11 @@ class Choices:
 
     def rest(self) -> bytes:
         """Return all unread bytes."""
-        return self.bytes(self.left)
+        return self.take(self.left)
 
     def byte(self) -> int:
         """Return a number below 256."""
-        return self.bytes(1)[0] if self.left else 0
+        return self.take(1)[0] if self.left else 0
 
     def one_of(self, options: Sequence[T]) -> T:
         """Return one of some options."""
@@ -46,7 +46,7 @@ class Choices:
     def chunk(self) -> bytes:
         """Return a value with its length before it: a byte, or 0xFF and two bytes."""
         length = self.byte()
-        return self.bytes(int.from_bytes(self.bytes(2), "big") if length == 0xFF else length)
+        return self.take(int.from_bytes(self.take(2), "big") if length == 0xFF else length)
 
     def text(self) -> str:
         """Return a chunk as text."""
@@ -60,11 +60,11 @@ class Choices:
         if kind < 0xE0:
             edge = 1 << (self.byte() % bits)
             return max(-(1 << bits - 1), min((1 << bits - 1) - 1, (edge, edge - 1, -edge)[kind % 3]))
-        return int.from_bytes(self.bytes(bits // 8).ljust(bits // 8, b"\0"), "big", signed=True)
+        return int.from_bytes(self.take(bits // 8).ljust(bits // 8, b"\0"), "big", signed=True)
 
     def double(self) -> float:
         """Return any double."""
-        return float(struct.unpack(">d", self.bytes(8).ljust(8, b"\0"))[0])
+        return float(struct.unpack(">d", self.take(8).ljust(8, b"\0"))[0])
 
     def some(self, most: int, choose: Callable[[], T]) -> list[T]:
         """Return up to ``most`` values."""
@@ -74,16 +74,16 @@ class Choices:
         """Overwrite, cut or extend valid bytes in a few places; most often in none."""
         out = bytearray(data)
         for _ in range(self.byte() % 8 - 4):
-            at = int.from_bytes(self.bytes(2), "big") % (len(out) + 1)
+            at = int.from_bytes(self.take(2), "big") % (len(out) + 1)
             kind = self.byte() % 4
             if kind == 0:
-                out[at : at + 1] = self.bytes(1)
+                out[at : at + 1] = self.take(1)
             elif kind == 1:
                 del out[at : at + self.byte()]
             elif kind == 2:
                 out[at:at] = self.chunk()
             else:
-                out[at : at + 4] = self.bytes(4)
+                out[at : at + 4] = self.take(4)
         return bytes(out)
 
 

@@ -60,7 +60,7 @@ class GtidSet:
         """Parse a set.
 
         Raises:
-            CorruptInput: The text has no supported format, or the set has more transactions than 63 bits count.
+            CorruptInput: The text has no supported format, or more than 63 bits of transactions.
         """
         return _parse(text)
 

@@ -24,8 +24,8 @@ from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import WRONG_SCHEMAS, TextConverter
 from tests.unit.sources.debezium.avro_messages import FIELDS
+from tests.unit.sources.debezium.debezium_messages import framed as with_fields
 from tests.unit.sources.debezium.registry_writers import Registered, as_avro, head
-from tests.unit.sources.debezium.test_avro import framed as with_fields
 from tools.fuzz.choices import Choices, chunk
 from tools.fuzz.targets.topics import framed, is_json, take
 
@@ -151,7 +151,11 @@ def seeds() -> Iterator[bytes]:
     text = registry.schemas[0].text.encode()
     yield b"\0\0" + chunk(text) + b"\1" + chunk(message[5:])
     recursive = {"type": "record", "name": "n", "fields": [{"name": "n", "type": ["null", "n"]}]}
-    for schema in (recursive, {"type": "array", "items": "null"}, {"type": "fixed", "name": "f", "size": 1 << 40}):
+    for schema in (
+        recursive,
+        {"type": "array", "items": "null"},
+        {"type": "fixed", "name": "f", "size": 1 << 40},
+    ):
         yield b"\0\2" + chunk(json.dumps(schema).encode()) + b"\1" + chunk(b"\xfe\xff\xff\xff\x0f\x00")
     rng = random.Random(1)
     for number in range(200):

@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbInference, Mongo
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals
 from tests.unit.sources.mongodb.documents import READ
-from tests.unit.sources.mongodb.recorded_changes import records, recorded
+from tests.unit.sources.mongodb.recorded_changes import recorded, records
 from tools.fuzz.choices import Choices
 
 _SIZES: Final = {0x01: 8, 0x07: 12, 0x08: 1, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16}
@@ -196,7 +196,7 @@ def _any(choices: Choices, depth: int, names: tuple[bytes, ...]) -> bytes:
 
 def _value(choices: Choices, kind: int, depth: int) -> bytes:
     if kind in _SIZES:
-        return choices.bytes(_SIZES[kind]).ljust(_SIZES[kind], b"\0")
+        return choices.take(_SIZES[kind]).ljust(_SIZES[kind], b"\0")
     if kind in _NAMED:
         return _string(choices.chunk())
     if kind in (0x03, 0x04):
@@ -208,7 +208,7 @@ def _value(choices: Choices, kind: int, depth: int) -> bytes:
     if kind == 0x0B:
         return b"".join(choices.chunk().replace(b"\0", b"") + b"\0" for _ in range(2))
     if kind == 0x0C:
-        return _string(choices.chunk()) + choices.bytes(12).ljust(12, b"\0")
+        return _string(choices.chunk()) + choices.take(12).ljust(12, b"\0")
     if kind == 0x0F:
         inside = _string(choices.chunk()) + (_members(choices, depth - 1, _NAMES) if depth else _document())
         return struct.pack("<i", len(inside) + 4) + inside

@@ -298,7 +298,7 @@ def _chunks(data: bytes) -> Iterator[bytes]:
 
 @cache
 def _memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  # a private folder in it
 
 
 @cache

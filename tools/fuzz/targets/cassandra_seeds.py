@@ -16,18 +16,18 @@ from airflow_cdc_provider.sources.cql.snapshot_payload import snapshot_prefix
 from tests.oracles.cassandra_read_path import Liveness, Row, write
 from tests.unit.sources.cassandra.commit_logs import segment
 from tests.unit.sources.cassandra.encrypted_segments import IV, KEYSTORE, encrypt
+from tests.unit.sources.cassandra.keystores import MANY
+from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
 from tools.fuzz.targets.cassandra import (
     BEYOND_INDEX,
     COMPLETED,
     NUMBER,
     PACKED,
-    SEALED,
     PARTS,
+    SEALED,
     TRUST_ZERO,
     table_schemas,
 )
-from tests.unit.sources.cassandra.keystores import MANY
-from tests.unit.sources.cassandra.recordings import of_kind, read_all, recording
 
 _NAMES = [target.__name__ for target in PARTS]
 _PER_TABLE = 12

@@ -38,8 +38,24 @@ _LOGICAL: Final = (
     *("io.debezium.data.VariableScaleDecimal", "io.debezium.data.Json", "io.debezium.data.Bits"),
     *("io.debezium.data.geometry.Point", "io.debezium.data.Uuid", "io.debezium.data.Enum"),
 )
-_PLAIN: Final = (
-    *(None, True, False, 0, -1, 1.5, 2**63, -(2**63) - 1, 10**400, "", "a", PLACEHOLDER, "AQ==", "=", "\ud800"),
+_PLAIN: Final[tuple[Any, ...]] = (
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1.5,
+        2**63,
+        -(2**63) - 1,
+        10**400,
+        "",
+        "a",
+        PLACEHOLDER,
+        "AQ==",
+        "=",
+        "\ud800",
+    ),
     *("2024-01-02T03:04:05.123456789Z", "12:34:56+02:00", 1e308, 253402300800000, [], {}, "NaN", "\0"),
 )
 _NAMES: Final = ("id", "a", "A", "_rest", "__op", "__deleted", "x y", "é", "", "scale", "value")
@@ -160,7 +176,7 @@ def registry(choices: Choices, options: int) -> None:
     """Read messages with a JSON Schema."""
     known = Registered()
     number = known.add("JSON", choices.chunk().decode(errors="replace"))
-    pairs = []
+    pairs: list[tuple[bytes | None, bytes | None]] = []
     while choices.left and len(pairs) < 4:
         pairs.append((b'{"id":1}', choices.damaged(head(number) + choices.chunk())))
     take(pairs, JsonConverter(), framed(known, "json_schema"), unwrapped=bool(options & 2))

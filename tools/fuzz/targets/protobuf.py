@@ -58,7 +58,7 @@ def run(data: bytes) -> None:
     _compare(text, raws)
     registry = Registered()
     number = registry.add("PROTOBUF", text)
-    paths = (b"\0", b"\2\0", b"\2\2", b"\4\0\0", choices.bytes(4))
+    paths = (b"\0", b"\2\0", b"\2\2", b"\4\0\0", choices.take(4))
     pairs = [(b"key", head(number) + choices.one_of(paths) + raw) for raw in raws]
     take(pairs, TextConverter(), framed(registry, "protobuf"), unwrapped=bool(data[1] & 2))
 
@@ -115,7 +115,9 @@ def _schema(choices: Choices) -> str:
             if shape == 7:
                 lines.append(f"map<{choices.one_of(_SCALARS[2:14])}, {kind}> f{field} = {place};")
             elif shape == 6:
-                lines.append(f"oneof o{field} {{ {kind} f{field} = {place}; int32 g{field} = {place - 100}; }}")
+                lines.append(
+                    f"oneof o{field} {{ {kind} f{field} = {place}; int32 g{field} = {place - 100}; }}"
+                )
             else:
                 lines.append(f"{label}{kind} f{field} = {place};")
         body.append(f"message {name} {{ {' '.join(lines)} }}")
@@ -132,10 +134,10 @@ def _message(choices: Choices, depth: int = 3) -> bytes:
         number, wire = 1 + choices.byte() % 8, choices.byte() % 6
         inside = _message(choices, depth - 1) if depth and choices.byte() % 2 else choices.chunk()
         body = {
-            0: choices.bytes(1 + choices.byte() % 10),
-            1: choices.bytes(8),
+            0: choices.take(1 + choices.byte() % 10),
+            1: choices.take(8),
             2: _varint(len(inside)) + inside,
-            5: choices.bytes(4),
+            5: choices.take(4),
         }
         out += _varint(number << 3 | wire) + body.get(wire, b"")
     return out

@@ -91,7 +91,7 @@ def page(form: _Form, choices: Choices) -> None:
         return
     assert int(found.rows.sum()) + rest == rows
     assert left <= len(data)
-    records = to_records(found, GroupRead("s.t", 0, 0, 0, 1, (STREAM,)), STREAM, TABLE)
+    records = to_records(found, GroupRead("s.t", "0", 0, 0, 1, (STREAM,)), STREAM, TABLE)
     records.validate(full=True)
     quarantined = records.filter(pa.compute.equal(records["kind"], QUARANTINE))
     for again in QuarantineReader({TABLE.schema_id: columns})(quarantined):
@@ -104,7 +104,7 @@ def page(form: _Form, choices: Choices) -> None:
 def _page(choices: Choices, columns: int) -> tuple[int, bytes]:
     """Return number of rows and bytes of a page: of values by choice, or raw."""
     if choices.byte() % 4 == 0:
-        return int.from_bytes(choices.bytes(4), "big") % _MOST_ROWS, choices.rest()
+        return int.from_bytes(choices.take(4), "big") % _MOST_ROWS, choices.rest()
     rows = choices.byte() % 5
     values = [_native(choices) for _ in range(rows * columns)]
     return rows, choices.damaged(_packed(values))

@@ -91,7 +91,7 @@ def run(data: bytes) -> None:
 
 def stream(choices: Choices) -> None:
     """Assemble a stream: broken messages are quarantined; rows are decoded, or have a reason."""
-    responses = []
+    responses: list[bytes] = []
     while choices.left and len(responses) < 6:
         events = [one for _ in range(1 + choices.byte() % 3) for one in _events(choices)]
         responses.append(choices.damaged(response(*events)))
@@ -338,8 +338,8 @@ def seeds() -> Iterator[bytes]:
         yield bytes([names.index("ddl")]) + f"alter table t {words}".encode()
     yield bytes([names.index("ddl")]) + b"RENAME TABLE `t` TO `_vt_hld_1`, shop.`u` TO shop.`t`"
     yield bytes([names.index("ddl")]) + b"create table t (id int) /*!80023 x */"
-    for one in (gtid(5), "MariaDB/0-1-2,3-4-5", "FilePos/a:12", "current", f"{gtid(5)}:7-9:11"):
-        yield bytes([names.index("position")]) + chunk(one.encode()) * 2
+    for text in (gtid(5), "MariaDB/0-1-2,3-4-5", "FilePos/a:12", "current", f"{gtid(5)}:7-9:11"):
+        yield bytes([names.index("position")]) + chunk(text.encode()) * 2
     whole = [response(fields("t", "-80")), response(*transaction("-80", {"-80": 12, "80-": 20}, _ROWS))]
     for one in whole:
         yield bytes([names.index("one_response")]) + one

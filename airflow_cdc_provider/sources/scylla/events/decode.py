@@ -97,7 +97,9 @@ class EventDecoder:
         reasons = dict.fromkeys(broken.tolist(), "its payload is malformed")
         reasons.update(check_changes(rows, self.table))
         for row in np.flatnonzero(~self._has_position(rows)).tolist():
-            reasons.setdefault(int(rows.records[row]), "its stream or time isn't 16 bytes, or its number not 4")
+            reasons.setdefault(
+                int(rows.records[row]), "its stream or time isn't 16 bytes, or its number not 4"
+            )
         valid = ~np.isin(rows.records, np.fromiter(reasons, np.int64, len(reasons)))
         grouped = group(rows, self.table, valid)
         return TableEvents(self._events(rows, grouped), reasons, count_others(rows, self.table, valid))
