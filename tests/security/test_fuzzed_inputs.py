@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import bson
+import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput, SchemaUnknown
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder
+from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
+from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cql.driver.raw_results import RawPage
 from airflow_cdc_provider.sources.cql.snapshot import compile_select, page_records
 from airflow_cdc_provider.sources.cql.types import parse_java_type, parse_type
@@ -24,12 +30,32 @@ from airflow_cdc_provider.sources.vitess.fields import ColumnType
 from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VGtid, parse
+from airflow_cdc_provider.sources.vitess.recordings import read_recording
 from airflow_cdc_provider.sources.vitess.wire import BrokenMessage
+from server_kit.scylla.values import pack_elements
 from tests.bounded import bounded
-from tests.unit.server_kit.scylla.item import ITEM, i, t
+from tests.oracles.cassandra_read_path import Liveness, Row
+from tests.unit.server_kit.scylla.item import ITEM, THINGS, i, t
+from tests.unit.sources.cassandra.commit_logs import (
+    EPOCH_US,
+    UpdateWriter,
+    join_clustering,
+    mutation,
+    put_segment,
+    segment,
+)
+from tests.unit.sources.cassandra.recordings import read_all
+from tests.unit.sources.cassandra.updates import SHUFFLED
 from tests.unit.sources.debezium.debezium_messages import Table, column, event, framed
 from tests.unit.sources.scylla.log_rows import rows as log_rows
-from tests.unit.sources.scylla.logged import change_record, payloads, schema_payload, table_schema
+from tests.unit.sources.scylla.logged import (
+    change_record,
+    changes,
+    codec_of,
+    payloads,
+    schema_payload,
+    table_schema,
+)
 from tests.unit.sources.vitess.fake_vtgate import event as vitess_event
 from tests.unit.sources.vitess.fake_vtgate import gtid, journal, response, transaction, vgtid
 
@@ -219,3 +245,53 @@ def test_a_schema_of_many_fields_is_read_in_time() -> None:
 def test_a_fixed_type_of_no_size_is_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="size"):
         compile_avro(json.dumps({"type": "fixed", "name": "f", "size": size}))
+
+
+def test_a_change_of_many_rows_takes_memory_by_its_size() -> None:
+    decode = codec_of(ITEM).decode
+    few, many = (
+        changes([change_record(ITEM, log_rows(*rows, key="shop"))])
+        for rows in ([{"op": 3, "sku": i(n)} for n in range(count)] for count in (2, 5_000))
+    )
+    decode(few, [])
+    with bounded(seconds=1, mebibytes=64):
+        found = decode(many, [])
+    assert (found.contributions.num_rows, found.undecodable) == (5_000, [])
+
+
+def test_a_collection_of_many_elements_takes_memory_by_its_size() -> None:
+    decode = codec_of(THINGS).decode
+    few, many = (
+        changes([change_record(THINGS, log_rows({"op": 2, "part": i(1), "tags": elements}, key="id"))])
+        for elements in (pack_elements([t(f"{n:05}") for n in range(count)]) for count in (2, 20_000))
+    )
+    decode(few, [])
+    with bounded(seconds=1, mebibytes=64):
+        found = decode(many, [])
+    assert (found.contributions.num_rows, found.undecodable) == (1, [])
+
+
+def test_a_mutation_of_many_rows_takes_memory_by_its_size(tmp_path: Path) -> None:
+    schema = replace(SHUFFLED, keyspace="ks")
+    clustered = [Row(Liveness(EPOCH_US), None, join_clustering([i(n)])) for n in range(20_000)]
+    write = UpdateWriter(schema).write
+    other = write(b"\0\0\0\2", clustered[:1])
+    tables = log_tables([schema], {schema.full_name})
+
+    def read(count: int) -> pa.RecordBatch:
+        mutated = mutation(write(b"\0\0\0\1", clustered[:count]), other)
+        put_segment(tmp_path / str(count), 1, segment(1, [[mutated]]))
+        records, _ = read_all(LogFolder(str(tmp_path / str(count)), "host"), tables)
+        (batch,) = records.combine_chunks().to_batches()
+        return CassandraCodec(schema).decode(batch, ()).contributions
+
+    read(2)
+    with bounded(seconds=2, mebibytes=128):
+        assert read(len(clustered)).num_rows == len(clustered) + 1
+
+
+def test_a_recording_of_many_broken_messages_is_read_in_time() -> None:
+    read_recording(b"\x01\x0b")
+    with bounded(seconds=2):
+        found = read_recording(b"\x01\x0b" * 4000 + b"\x02\x0a\0")
+    assert (len(found.broken), len(found.events)) == (4000, 1)

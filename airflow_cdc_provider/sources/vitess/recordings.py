@@ -33,19 +33,24 @@ class Recorded:
 def read_recording(data: bytes | Bytes) -> Recorded:
     """Read a recording, in which each message is preceded by its length as a varint."""
     view, starts, ends, end = wire.split_valid_prefix(data)
-    broken = [] if end is None else [end]
+    broken: dict[int, str] = {}
+    first = 0
     while True:
         try:
-            events = wire.scan(view, starts, ends)
+            wire.scan(view, starts[first:], ends[first:])
         except wire.BrokenMessage as error:
-            found = {error.number: f"{error.message}: {error.found}"}
+            broken[first + error.number] = f"{error.message}: {error.found}"
+            first += error.number + 1
         else:
-            found = unread_messages(events)
-        if not found:
-            return Recorded(events, tuple(sorted(broken)))
-        broken += [(int(starts[number]), reason) for number, reason in found.items()]
-        kept = np.setdiff1d(np.arange(len(starts)), np.fromiter(found, np.int64))
-        starts, ends = starts[kept], ends[kept]
+            break
+    sound = np.setdiff1d(np.arange(len(starts)), list(broken))
+    events = wire.scan(view, starts[sound], ends[sound])
+    if found := unread_messages(events):
+        broken |= {int(sound[number]): reason for number, reason in found.items()}
+        sound = np.delete(sound, list(found))
+        events = wire.scan(view, starts[sound], ends[sound])
+    reasons = [(int(starts[number]), reason) for number, reason in broken.items()]
+    return Recorded(events, tuple(sorted(reasons if end is None else [*reasons, end])))
 
 
 def unread_messages(events: wire.Events) -> dict[int, str]:
