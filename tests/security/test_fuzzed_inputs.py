@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,14 @@ def test_a_recording_of_many_broken_messages_is_read_in_time() -> None:
     with bounded(seconds=2):
         found = read_recording(b"\x01\x0b" * 4000 + b"\x02\x0a\0")
     assert (len(found.broken), len(found.events)) == (4000, 1)
+
+
+@pytest.mark.parametrize("where", ["row", "struct"])
+def test_many_names_that_differ_only_by_case_get_their_columns_in_time(where: str) -> None:
+    letters = [(letter, letter.upper()) for letter in "abcdefghijk"]
+    fields = [column("".join(name), "int32") for name in product(*letters)]
+    inside = [{**column("s", "struct"), "fields": fields}] if where == "struct" else fields
+    Table().take(({"id": 1}, framed(event("c", None, {"id": 1}), inside[:1])))
+    with bounded(seconds=3, mebibytes=256):
+        shown = Table().take(({"id": 1}, framed(event("c", None, {"id": 1}), inside)))
+    assert len({name.lower() for name in shown.schema.names}) == shown.num_columns >= len(inside)

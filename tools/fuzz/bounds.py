@@ -26,7 +26,7 @@ def judge(run: Callable[[bytes], None], data: bytes) -> None:
 
 
 def _exceeded(run: Callable[[bytes], None], data: bytes) -> str:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: proc_pid_clear_refs(5)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again: proc_pid_clear_refs(5)
     before, began = _peak(), time.process_time()
     run(data)
     taken, grown = time.process_time() - began, _peak() - before
