@@ -124,6 +124,7 @@ def _fuzz(name: str, seconds: int) -> None:
             f"-max_total_time={seconds}",
             f"-max_len={LONGEST}",
             "-timeout=300",
+            "-report_slow_units=300",  # of the wall clock; a target judges by CPU time
             f"-rss_limit_mb={_MEMORY_MIB}",
             "-use_value_profile=1",
             f"-artifact_prefix={_work(name, 'found')}/",
