@@ -78,10 +78,10 @@ protocol: install ## Regenerate the descriptors of Vitess's protocol files
 
 COMPILE := $(PYTHON) -m uv pip compile --python-version 3.11 --no-emit-index-url --no-annotate --generate-hashes --upgrade
 
-lock: install ## Update the pinned dependencies in requirements.lock, tools/install.lock and tools/fuzz.lock
+lock: install ## Update the pinned dependencies in requirements.lock, tools/install.lock and tools/pinned.lock
 	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
 	$(COMPILE) tools/install.in -c requirements.lock -o tools/install.lock
-	$(COMPILE) tools/fuzz.in -o tools/fuzz.lock
+	$(COMPILE) --no-deps tools/pinned.in -o tools/pinned.lock
 
 clean: ## Remove .venv, caches, and the demo's data (downloads in ~/.cache are kept)
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Installs tools that few need, by the hashes of ``tools/pins.txt``, into a folder of their own."""
+"""Installs tools that few need, by the hashes of ``tools/pinned.lock``, into a folder of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PINS = ROOT / "tools" / "pins.txt"
+PINS = ROOT / "tools" / "pinned.lock"
 
 
 def installed() -> Path:

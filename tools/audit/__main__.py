@@ -37,7 +37,7 @@ from tools.pinned import installed
 ROOT: Final = Path(__file__).resolve().parents[2]
 ACCEPTED: Final = ROOT / "tools" / "audit" / "accepted.yaml"
 _PIN: Final = re.compile(r"\b([A-Za-z0-9._-]+)==([0-9][\w.!+-]*)")
-_PINNED: Final = ("requirements.lock", "pyproject.toml", "Makefile", "tools/pins.txt")
+_PINNED: Final = ("requirements.lock", "tools/install.lock", "tools/pinned.lock")
 _JAR: Final = re.compile(r"\b((?:org|com|io|net)\.[a-z0-9.]+):([A-Za-z0-9_.-]+):(?:\{|[0-9])")
 _PERMISSIVE: Final = re.compile(
     r"\s*(\(?(3-Clause )?(MIT(-0)?( License)?|Apache([ -]2\.0| Software License)?( WITH LLVM-exception)?"

@@ -16,7 +16,7 @@ its own corpus in ``.fuzz/<target>/corpus`` and each input that broke a promise 
 ``.fuzz/<target>/found``, once per kind, and goes on. It fails if there is any. ``.fuzz/<target>/log`` has the
 number of inputs.
 
-Atheris comes from PyPI by its hash (``tools/pins.txt``).
+Atheris comes from PyPI by its hash (``tools/pinned.lock``).
 """
 
 from __future__ import annotations
