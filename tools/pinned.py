@@ -16,7 +16,7 @@ def installed() -> Path:
     stamp = folder / PINS.name
     if not stamp.is_file() or stamp.read_bytes() != PINS.read_bytes():
         uv = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", sys.executable]
-        pinned = ["--require-hashes", "--no-deps", "--target", str(folder), "-r", str(PINS)]
+        pinned = ["--require-hashes", "--no-deps", "--no-build", "--target", str(folder), "-r", str(PINS)]
         subprocess.run([*uv, *pinned], check=True)
         stamp.write_bytes(PINS.read_bytes())
     return folder

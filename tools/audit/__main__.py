@@ -12,7 +12,7 @@ secrets        all files that Git tracks, by ``detect-secrets``
 ============== =========================================================================================
 
 The database of advisories is the newest that a package registry has, and old: its date is printed. Newer
-advisories need a service: ``uvx pip-audit -r requirements.lock --disable-pip`` asks one.
+advisories need a service; ``pip-audit -r requirements.lock --disable-pip`` asks one.
 """
 
 from __future__ import annotations
