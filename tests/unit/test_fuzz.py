@@ -13,7 +13,7 @@ from tools.fuzz.choices import Choices, chunk
 from tools.fuzz.targets import NAMES, corpus, load
 
 ROOT = Path(__file__).resolve().parents[2]
-EACH = 40
+EACH = 15
 """Inputs of a target that run with uncompiled kernels; the fuzzer runs all of them so."""
 
 
