@@ -307,3 +307,8 @@ def test_many_names_that_differ_only_by_case_get_their_columns_in_time(where: st
     with bounded(seconds=3, mebibytes=256):
         shown = Table().take(({"id": 1}, framed(event("c", None, {"id": 1}), inside)))
     assert len({name.lower() for name in shown.schema.names}) == shown.num_columns >= len(inside)
+
+
+def test_a_set_with_a_domain_without_transactions_is_united_with_others() -> None:
+    united = GtidSet.parse("MariaDB/0-1-3").union(GtidSet.parse("MariaDB/1-2-0"))
+    assert str(united) == "MariaDB/0-1-3,1-2-0"

@@ -98,7 +98,7 @@ class GtidSet:
         later = {
             domain: server
             for domain, server in other.last_servers.items()
-            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, 0),))[-1][1]
+            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, -1),))[-1][1]
         }
         return GtidSet(self.flavor, servers, {**self.last_servers, **later})
 
