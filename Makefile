@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 FUZZ_SECONDS := 600
+TARGET :=
 # Test files that run at the same time; each has its own servers and Spark, up to 6 GiB. Two leave cores idle.
 # A crashed worker is not replaced: the run would wait for its tests forever.
 TEST_WORKERS := 3
@@ -48,8 +49,11 @@ test-all: test test-long ## All tests
 test-faults: install ## Long tests that kill processes, cut connections and fill disks: 20 random moments per stage
 	$(PYTEST) -m long -k "killed or broker or lost_primaries or full_disk" --timeout 5400
 
-fuzz: install ## Coverage-guided fuzzing of the readers of Cassandra's segments for FUZZ_SECONDS (600)
-	$(PYTHON) -m tools.fuzz_cassandra --seconds $(FUZZ_SECONDS)
+fuzz: install ## Coverage-guided fuzzing of readers for FUZZ_SECONDS (600); TARGET=bson fuzzes one of them alone
+	$(PYTHON) -m tools.fuzz --target "$(TARGET)" --seconds $(FUZZ_SECONDS)
+
+audit: install ## Dependencies with known flaws, licences, and secrets in the tree
+	$(PYTHON) -m tools.audit
 
 shipper: ## Build dist/cdc-shipper.pyz, which ships segments from Cassandra nodes
 	@python3 tools/build_shipper.py
@@ -74,13 +78,13 @@ protocol: install ## Regenerate the descriptors of Vitess's protocol files
 
 COMPILE := $(PYTHON) -m uv pip compile --python-version 3.11 --no-emit-index-url --no-annotate --generate-hashes --upgrade
 
-lock: install ## Update the pinned dependencies in requirements.lock, tools/install.lock and tools/fuzz.lock
+lock: install ## Update the pinned dependencies in requirements.lock, tools/install.lock and tools/pinned.lock
 	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
 	$(COMPILE) tools/install.in -c requirements.lock -o tools/install.lock
-	$(COMPILE) tools/fuzz.in -o tools/fuzz.lock
+	$(COMPILE) --no-deps tools/pinned.in -o tools/pinned.lock
 
 clean: ## Remove .venv, caches, and the demo's data (downloads in ~/.cache are kept)
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help install check format test test-unit test-long test-all test-faults fuzz shipper demo ui features reference bench protocol lock clean
+.PHONY: help install check format test test-unit test-long test-all test-faults fuzz audit shipper demo ui features reference bench protocol lock clean

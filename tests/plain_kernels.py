@@ -54,6 +54,10 @@ def use_plain_kernels() -> None:
 
 
 def _refuse_negative(index: Any) -> None:
+    if type(index) is np.int64 or type(index) is int:
+        if index < 0:
+            raise OutsideArray(f"index {index} is before the array")
+        return
     for part in index if isinstance(index, tuple) else (index,):
         if not isinstance(part, slice | np.ndarray) and operator.index(part) < 0:
             raise OutsideArray(f"index {part} is before the array")

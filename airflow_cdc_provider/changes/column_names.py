@@ -11,6 +11,7 @@ Of names that clash, the oldest one is kept. A later one gets ``_`` for its dots
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +57,7 @@ class TakenNames:
         self._written: set[str] = set()
         self._paths: set[str] = set()
         self._parents: set[str] = set()
+        self._last_numbers: defaultdict[str, int] = defaultdict(lambda: 1)
         for name in names:
             self.take(name)
 
@@ -75,13 +77,14 @@ class TakenNames:
 
     def add(self, name: str) -> str:
         """Add a name, or the first one instead of it that doesn't clash; return it."""
-        found, number = name, 1
+        found = name
         if self.clashes(name):
             stem = name.replace(".", "_") or "_"
             found = stem = f"x{stem}" if self._prefix and folded(stem).startswith(self._prefix) else stem
-        while self.clashes(found):
-            number += 1
-            found = f"{stem}__{number}"
+            while self.clashes(found):
+                # No name is given back, so that no number is tried twice.
+                self._last_numbers[folded(stem)] += 1
+                found = f"{stem}__{self._last_numbers[folded(stem)]}"
         self.take(found)
         return found
 

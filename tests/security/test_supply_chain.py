@@ -15,7 +15,6 @@ from server_kit.mongodb import _WHEELS
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements.lock", *(f"tools/{path.name}" for path in (ROOT / "tools").glob("*.lock"))]
-LOCKS += [f"tools/{path.name}" for path in (ROOT / "tools").glob("pins.txt")]
 DOWNLOADS = re.compile(
     "|".join(
         (
@@ -32,7 +31,6 @@ DOWNLOADS = re.compile(
 VERIFIED = {
     "Makefile": "installs Debian's packages, by apt",
     "tools/install.sh": "by --require-hashes, below; Debian's packages by apt",
-    "tools/fuzz_cassandra.py": "by --require-hashes, below",
     "tools/pinned.py": "by --require-hashes, below",
     "server_kit/mongodb.py": "by --require-hashes, below",
     "server_kit/vitess_programs.py": "by the module's hash, below",
@@ -86,8 +84,8 @@ def test_each_install_requires_hashes_and_no_isolated_build() -> None:
     named = re.findall(r"(?:-m pip install|with_uv(?: --offline)?) (.*)", commands)
     for arguments in named:
         assert re.match(r'(-q )?("\$\{(everything|itself)\[@\]\}"|--require-hashes )', arguments), arguments
-    by_pip = ("tools/fuzz_cassandra.py", "tools/pinned.py", "server_kit/mongodb.py")
-    for name in (name for name in by_pip if (ROOT / name).exists()):
+    by_pip = ("tools/pinned.py", "server_kit/mongodb.py")
+    for name in by_pip:
         for command in re.split(r"subprocess\.run|run_program", (ROOT / name).read_text()):
             assert not re.search(r"\"(install|download)\"", command) or "--require-hashes" in command, name
     other_place = re.compile(r"--(extra-)?index-url|--trusted-host|--find-links|--no-verify")

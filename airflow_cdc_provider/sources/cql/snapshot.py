@@ -413,6 +413,8 @@ def page_records(
     Raises:
         CorruptInput: The page doesn't match the query.
     """
+    if 4 * rows * (program.partition + program.clustering + len(program.shapes)) > len(data):
+        raise CorruptInput(f"{rows} rows of a page of {table} can't be in {len(data)} bytes")
     content = np.frombuffer(data, np.uint8)
     records_at_most = 2 * rows
     headers = program.row_prefix.size + program.static_prefix.size + 48 * (2 + program.shapes.size)

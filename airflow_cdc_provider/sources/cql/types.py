@@ -168,24 +168,32 @@ RESERVED: Final = frozenset(_RESERVED.split())
 """Words that require quotes as names."""
 
 
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_DEEPEST: Final = 64
+"""Maximum nesting of a type: the functions of types are recursive."""
+
+
 class _Parser:
     token = re.compile("")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []
-        position = 0
+        position = depth = 0
         while position < len(text):
             match = self.token.match(text, position)
             if match is None:
                 raise self.error()
             if match.lastgroup != "space":
                 self.tokens.append(match.group())
+                depth += (match.group() in ("<", "(")) - (match.group() in (">", ")"))
+            if depth > _DEEPEST:
+                raise self.error()
             position = match.end()
         self.position = 0
 
     def error(self) -> SchemaUnknown:
-        return SchemaUnknown(f"{self.text!r} is not a supported type")
+        return SchemaUnknown(f"{self.text[:1000]!r} is not a supported type")
 
     def peek(self) -> str:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
@@ -196,6 +204,18 @@ class _Parser:
             raise self.error()
         self.position += 1
         return token
+
+    def number(self) -> int:
+        token = self.take()
+        if not _NUMBER.fullmatch(token):
+            raise self.error()
+        return int(token)
+
+    def name(self) -> str:
+        try:
+            return bytes.fromhex(self.take()).decode()
+        except ValueError:
+            raise self.error() from None
 
     def end(self) -> None:
         if self.peek():
@@ -240,10 +260,7 @@ class _CqlParser(_Parser):
         while self.peek() == ",":
             self.take()
             if name == "vector":
-                number = self.take()
-                if not number.isdigit():
-                    raise self.error()
-                dimensions = int(number)
+                dimensions = self.number()
             else:
                 inside.append(self.type())
         self.take(">")
@@ -271,7 +288,7 @@ class _JavaParser(_Parser):
         while self.peek() == ",":
             self.take()
             if short == "VectorType":
-                dimensions = int(self.take())
+                dimensions = self.number()
             else:
                 inside.append(self.type())
         self.take(")")
@@ -284,12 +301,12 @@ class _JavaParser(_Parser):
         self.take("(")
         keyspace = self.take()
         self.take(",")
-        name = bytes.fromhex(self.take()).decode()
+        name = self.name()
         fields: list[str] = []
         types: list[CqlType] = []
         while self.peek() == ",":
             self.take()
-            fields.append(bytes.fromhex(self.take()).decode())
+            fields.append(self.name())
             self.take(":")
             types.append(freeze(self.type()))
         self.take(")")

@@ -140,9 +140,12 @@ class _Compiler:
             return self.builder.add(kinds.NULL, {**connect("string"), "optional": True})
         if kind not in _PRIMITIVES:
             raise ValueError(f"unsupported Avro type {str(kind)[:100]}")
+        size = schema.get("size", 0)
+        if not isinstance(size, int) or not 0 <= size < 1 << 31:
+            raise ValueError(f"a fixed of size {str(size)[:100]}")
         number, plain = _PRIMITIVES[kind]
         shown = self._connect(str(schema.get("connect.type") or plain), schema)
-        return self.builder.add(number, shown, int(schema.get("size", 0)))
+        return self.builder.add(number, shown, size)
 
     def _record(self, schema: Mapping[str, Any]) -> CompiledNode:
         name = schema["name"]

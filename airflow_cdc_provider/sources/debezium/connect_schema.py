@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -168,7 +169,11 @@ class ConnectField:
 
     def field(self, name: str) -> ConnectField | None:
         """Return a field of a struct."""
-        return next((one for one in self.fields if one.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, ConnectField]:
+        return {one.name: one for one in reversed(self.fields)}
 
     @property
     def lake_type(self) -> pa.DataType:

@@ -62,7 +62,7 @@ def show(data: Bytes, values: ValueSpans, field: ConnectField) -> Converted:
         Values of ``field.lake_type``, null for none or a misfit; and which values are misfits.
     """
     kind = field.lake_type
-    if kind == pa.date32() or kind == LOCAL or field.logical in CLOCKS:
+    if kind in (pa.date32(), LOCAL) or (field.logical in CLOCKS and kind == pa.int64()):
         return _moments(data, values, field, kind)
     if kind == UTC and field.logical in INSTANTS:
         return _instants(data, values)

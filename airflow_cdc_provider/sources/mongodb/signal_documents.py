@@ -40,7 +40,10 @@ def parse_signals(events: Iterable[bytes]) -> list[ReceivedSignal]:
             change = bson.decode(event)
         except BSONError:  # the capture quarantines and reports broken events
             continue
-        if change.get("operationType") == "insert" and (found := _signal(change["fullDocument"])):
+        document = change.get("fullDocument")
+        if change.get("operationType") != "insert" or not isinstance(document, dict) or not document:
+            continue
+        if found := _signal(document):
             arrived.append(found)
     return arrived
 

@@ -64,6 +64,8 @@ def page_changes(data: bytes, rows: int, columns: int, *, more: bool) -> tuple[P
     Raises:
         MalformedPage: The page is malformed.
     """
+    if 4 * rows * columns > len(data):
+        raise MalformedPage(f"{rows} rows of a page of {len(data)} bytes")
     content = np.frombuffer(data, np.uint8)
     found = PageChanges(
         np.empty(len(data) + 5 * rows, np.uint8),

@@ -426,7 +426,7 @@ class TransactionAssembler:
         would block forever, so until all have arrived, the position keeps each participant before its
         journal.
         """
-        if journal.migration_type != _SHARDS:
+        if journal.migration_type != _SHARDS or shard not in before.shards:
             return
         participants = {f"{p.keyspace}/{p.shard}" for p in journal.participants}
         targets = {f"{s.keyspace}/{s.shard}": s.gtid for s in journal.shard_gtids}

@@ -22,8 +22,11 @@ from sqlglot.errors import SqlglotError
 Kind = Literal["alter", "create", "drop", "truncate"]
 
 _QUOTED_OR_COMMENT: Final = re.compile(
-    r"""('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)|/\*M?!\d*(.*?)\*/""", re.DOTALL
+    r"""('(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*(?:"|\\?\Z)|`(?:[^`]|``)*(?:`|\Z))"""
+    r"|/\*M?!\d*(.*?)(?:\*/|\Z)",
+    re.DOTALL,
 )
+"""What isn't closed lasts to the end, so that no part is searched twice."""
 _NAME: Final = r"((?:`(?:[^`]|``)*`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)*`|[\w$]+))?)"
 _ALTER: Final = re.compile(
     rf"\s*ALTER\s+(?:ONLINE\s+|OFFLINE\s+|IGNORE\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*)",
@@ -43,6 +46,8 @@ _HARMLESS: Final = re.compile(
 )
 _ESCAPE: Final = re.compile(r"""\\[^'"]""")
 _LOG: Final = logging.getLogger("sqlglot")
+_UNPARSED: Final = (SqlglotError, RecursionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What sqlglot raises on texts that aren't SQL, and what its trees of such texts lack."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,13 @@ def read_statement(text: str) -> tuple[TableStatement, ...]:
     _LOG.setLevel(logging.ERROR)  # sqlglot warns about each statement that it can't parse
     try:
         parsed = sqlglot.parse(plain, dialect="mysql")
-    except SqlglotError:
-        parsed = []
+        if len(parsed) == 1 and parsed[0] is not None:
+            return tuple(_statements(parsed[0], plain))
+    except _UNPARSED:
+        pass
     finally:
         _LOG.setLevel(level)
-    if len(parsed) != 1 or parsed[0] is None:
-        return tuple(_by_pattern(plain))
-    return tuple(_statements(parsed[0], plain))
+    return tuple(_by_pattern(plain))
 
 
 def _statements(tree: Any, text: str) -> Iterator[TableStatement]:
@@ -259,6 +264,7 @@ def _bare(name: str) -> str:
     return plain or quoted.replace("``", "`")
 
 
+@lru_cache(maxsize=4)
 def _short(text: str) -> str:
     words = " ".join(text.split())
     return words if len(words) <= 200 else words[:197] + "..."

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.vitess.charsets import BINARY, charset_name
-from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent
+from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent, parse
 
 NOT_NULL: Final = 1
 PRIMARY_KEY: Final = 2
@@ -73,6 +70,7 @@ _SYNONYMS: Final = {
 }
 _MAX_DIGITS: Final = 65
 _SYNTAX: Final = re.compile(r"\s*([a-z]\w*)\s*(?:\((.*)\))?([^()']*)", re.IGNORECASE | re.DOTALL)
+_SIZE: Final = re.compile(r"\s*[0-9]{1,9}\s*")
 _MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|$)", re.DOTALL)
 
 
@@ -105,7 +103,7 @@ class ColumnType:
         if name in ("enum", "set"):
             members = tuple(one.group(1).replace("''", "'") for one in _MEMBER.finditer(arguments))
             return cls(name, members=members)
-        sizes = tuple(int(size) for size in arguments.split(",") if size.strip().isdigit())
+        sizes = tuple(int(size) for size in arguments.split(",") if _SIZE.fullmatch(size))
         zerofill = "zerofill" in attributes
         return cls(_SYNONYMS.get(name, name), sizes, (), "unsigned" in attributes or zerofill, zerofill)
 
@@ -203,13 +201,7 @@ class TableShape:
         Raises:
             CorruptInput: The message is invalid.
         """
-        try:
-            event = FieldEvent.FromString(message)
-        except DecodeError as error:
-            raise CorruptInput(
-                "a record of fields doesn't contain a FieldEvent message", found=str(error)
-            ) from error
-        return cls.of(event)
+        return cls.of(parse(FieldEvent, message))
 
     @classmethod
     def of(cls, event: Any) -> TableShape:

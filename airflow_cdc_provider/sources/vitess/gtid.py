@@ -12,10 +12,12 @@ all earlier ones.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
@@ -26,9 +28,11 @@ CURRENT: Final = "current"
 Intervals = tuple[tuple[int, int], ...]
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_INTERVAL: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
-_MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+_MARIADB: Final = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,19})")
+_MOST: Final = (1 << 63) - 1
+"""Transactions in a set: positions count them in 64 bits."""
 
 
 def is_real(gtid: str) -> bool:
@@ -56,7 +60,7 @@ class GtidSet:
         """Parse a set.
 
         Raises:
-            CorruptInput: The text has no supported format.
+            CorruptInput: The text has no supported format, or more than 63 bits of transactions.
         """
         return _parse(text)
 
@@ -94,7 +98,7 @@ class GtidSet:
         later = {
             domain: server
             for domain, server in other.last_servers.items()
-            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, 0),))[-1][1]
+            if other.servers[domain][-1][1] > self.servers.get(domain, ((0, -1),))[-1][1]
         }
         return GtidSet(self.flavor, servers, {**self.last_servers, **later})
 
@@ -113,7 +117,7 @@ class GtidSet:
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> GtidSet:
     flavor, slash, rest = text.partition("/")
-    servers: dict[str, Intervals] = {}
+    servers: dict[str, list[tuple[int, int]]] = {}
     last: dict[str, str] = {}
     if not slash or flavor not in ("MySQL56", "MariaDB"):
         raise _invalid(text)
@@ -121,7 +125,7 @@ def _parse(text: str) -> GtidSet:
         if flavor == "MariaDB":
             if (found := _MARIADB.fullmatch(part)) is None or found[1] in servers:
                 raise _invalid(text)
-            servers[found[1]] = ((1, int(found[3])),)
+            servers[found[1]] = [(1, int(found[3]))]
             last[found[1]] = found[2]
             continue
         server, *words = part.lower().split(":")
@@ -134,12 +138,15 @@ def _parse(text: str) -> GtidSet:
                 end = int(interval[2] or first)
                 if not 1 <= first <= end:
                     raise _invalid(text)
-                servers[name] = _merged((*servers.get(name, ()), (first, end)))
+                servers.setdefault(name, []).append((first, end))
             elif _TAG.fullmatch(word):
                 name = f"{server}:{word}"
             else:
                 raise _invalid(text)
-    return GtidSet(flavor, servers, last)
+    found_set = GtidSet(flavor, {name: _merged(tuple(found)) for name, found in servers.items()}, last)
+    if found_set.count > _MOST:
+        raise _invalid(text)
+    return found_set
 
 
 def _merged(intervals: Intervals) -> Intervals:
@@ -155,7 +162,9 @@ def _merged(intervals: Intervals) -> Intervals:
 
 
 def _covers(outer: Intervals, inner: Intervals) -> bool:
-    return all(any(a <= first and last <= b for a, b in outer) for first, last in inner)
+    """Return whether each inner interval lies in the last outer one that begins before it."""
+    nearest = ((last, bisect_right(outer, first, key=itemgetter(0)) - 1) for first, last in inner)
+    return all(at >= 0 and last <= outer[at][1] for last, at in nearest)
 
 
 def _invalid(text: str) -> CorruptInput:

@@ -225,7 +225,7 @@ def oldest(
     """
     from airflow_cdc_provider.sources.vitess.options import VitessStream
     from airflow_cdc_provider.sources.vitess.position import Position
-    from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse
+    from airflow_cdc_provider.sources.vitess.protocol import EVENT_TYPES, VStreamResponse, parse
     from airflow_cdc_provider.sources.vitess.requests import filter_of, stream_request, tables_to_stream
 
     filters = filter_of(tables_to_stream(client, options, selects))
@@ -237,7 +237,7 @@ def oldest(
     timer.start()
     try:
         for response in stream:
-            for event in VStreamResponse.FromString(response).events:
+            for event in parse(VStreamResponse, response).events:
                 if event.HasField("row_event") and not selects(event.row_event.table_name):
                     continue  # of another keyspace, by the name of a table that is selected
                 if event.type in kinds:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet, is_real
-from airflow_cdc_provider.sources.vitess.protocol import VGtid
+from airflow_cdc_provider.sources.vitess.protocol import VGtid, parse
 
 _FORMAT: Final = 1
 _MEMBERS: Final = {"v", "gtid", "epoch", "parents", "generation"}
@@ -62,12 +62,13 @@ class ShardPosition:
         return position_key(self.epoch, self.set.count)
 
     def moved(self, gtid: str) -> ShardPosition:
-        """Return the position with another GTID set.
+        """Return the position with another GTID set; without one the position stays.
 
         Raises:
-            CorruptInput: The new GTID set is ``current`` or empty, but the old one isn't.
+            CorruptInput: The new GTID set is ``current`` or empty, but the old one isn't; or it is invalid.
         """
-        return replace(self, gtid=gtid, epoch=next_epoch(self.epoch, self.gtid, gtid))
+        epoch = next_epoch(self.epoch, self.gtid, gtid)
+        return replace(self, gtid=gtid or self.gtid, epoch=epoch)
 
 
 def position_key(epoch: int, count: int) -> bytes:
@@ -89,7 +90,7 @@ def next_epoch(epoch: int, before: str, after: str) -> int:
     """Return a shard's epoch after its GTID set changed.
 
     Raises:
-        CorruptInput: It changed from a set to ``current`` or to nothing.
+        CorruptInput: It changed from a set to ``current`` or to nothing; or it is invalid.
     """
     if not is_real(after):
         if is_real(before):
@@ -99,9 +100,8 @@ def next_epoch(epoch: int, before: str, after: str) -> int:
                 found=after or "an empty text",
             )
         return epoch
-    if not is_real(before):
-        return epoch + 1
-    return epoch if GtidSet.parse(after).has_servers_of(GtidSet.parse(before)) else epoch + 1
+    found = GtidSet.parse(after)
+    return epoch if is_real(before) and found.has_servers_of(GtidSet.parse(before)) else epoch + 1
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,11 @@ class Position:
             gtids: GTID sets of all shards of the stream, by shard.
 
         Raises:
-            CorruptInput: A shard has no position any more, or a new shard overlaps no known one.
+            CorruptInput: A shard has no position any more, or an invalid one; a new shard overlaps no known
+                one; or there is no shard.
         """
+        if not gtids:
+            raise CorruptInput("a VGTID contains no shard", expected=", ".join(self.shards))
         shards: dict[str, ShardPosition] = {}
         new = [shard for shard in gtids if shard not in self.shards]
         for shard, gtid in gtids.items():
@@ -242,19 +245,25 @@ class Position:
             )
         epoch = 1 + max(self.shards[parent].epoch for parent in parents)
         generation = max(self.shards[parent].generation for parent in parents)
+        if gtid != CURRENT:
+            GtidSet.parse(gtid)
         return ShardPosition(gtid, epoch, self.ancestors_of(shard), generation)
 
 
 def vgtid_shards(message: bytes) -> dict[str, str]:
-    """Return the GTID set of each shard (``keyspace/shard``) of a ``VGtid`` message."""
-    return {f"{s.keyspace}/{s.shard}": s.gtid for s in VGtid.FromString(message).shard_gtids}
+    """Return the GTID set of each shard (``keyspace/shard``) of a ``VGtid`` message.
+
+    Raises:
+        CorruptInput: It is invalid.
+    """
+    return {f"{s.keyspace}/{s.shard}": s.gtid for s in parse(VGtid, message).shard_gtids}
 
 
 def overlap(one: str, other: str) -> bool:
     """Return whether two shards share keys; ``0`` and other names without a range cover all keys."""
     keyspace, _, name = one.partition("/")
     other_keyspace, _, other_name = other.partition("/")
-    if keyspace != other_keyspace:
+    if keyspace != other_keyspace or not (name and other_name):
         return False
     (start, end), (other_start, other_end) = key_range(name), key_range(other_name)
     return (not other_end or start < other_end) and (not end or other_start < end)

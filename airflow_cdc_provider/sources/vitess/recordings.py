@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal
+from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal, parse
 from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
 
 
@@ -33,19 +33,24 @@ class Recorded:
 def read_recording(data: bytes | Bytes) -> Recorded:
     """Read a recording, in which each message is preceded by its length as a varint."""
     view, starts, ends, end = wire.split_valid_prefix(data)
-    broken = [] if end is None else [end]
+    broken: dict[int, str] = {}
+    first = 0
     while True:
         try:
-            events = wire.scan(view, starts, ends)
+            wire.scan(view, starts[first:], ends[first:])
         except wire.BrokenMessage as error:
-            found = {error.number: f"{error.message}: {error.found}"}
+            broken[first + error.number] = f"{error.message}: {error.found}"
+            first += error.number + 1
         else:
-            found = unread_messages(events)
-        if not found:
-            return Recorded(events, tuple(sorted(broken)))
-        broken += [(int(starts[number]), reason) for number, reason in found.items()]
-        kept = np.setdiff1d(np.arange(len(starts)), np.fromiter(found, np.int64))
-        starts, ends = starts[kept], ends[kept]
+            break
+    sound = np.setdiff1d(np.arange(len(starts)), list(broken))
+    events = wire.scan(view, starts[sound], ends[sound])
+    if found := unread_messages(events):
+        broken |= {int(sound[number]): reason for number, reason in found.items()}
+        sound = np.delete(sound, list(found))
+        events = wire.scan(view, starts[sound], ends[sound])
+    reasons = [(int(starts[number]), reason) for number, reason in broken.items()]
+    return Recorded(events, tuple(sorted(reasons if end is None else [*reasons, end])))
 
 
 def unread_messages(events: wire.Events) -> dict[int, str]:
@@ -69,8 +74,8 @@ def unread_messages(events: wire.Events) -> dict[int, str]:
             if kind == wire.DDL:
                 body.decode()
             else:
-                (FieldEvent if kind == wire.FIELD else Journal).FromString(body)
-        except (DecodeError, UnicodeDecodeError):
+                parse(FieldEvent if kind == wire.FIELD else Journal, body)
+        except (CorruptInput, UnicodeDecodeError):
             found.setdefault(int(events.messages[number]), _TEXTS[kind])
     return found
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.position import vgtid_shards
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal
+from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Journal, parse
 from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids
 from airflow_cdc_provider.sources.vitess.wire import BrokenMessage, Events
 
@@ -74,8 +75,8 @@ def read_bodies(events: Events) -> dict[int, Any]:
             number: _READERS[int(events.types[number])](events.body(number))
             for number in of_types(events, types_to_parse).tolist()
         }
-    except DecodeError as error:
-        raise _broken_body(str(error)) from error
+    except CorruptInput as error:
+        raise _broken_body(error.found) from error
 
 
 def _broken_body(found: str) -> BrokenMessage:
@@ -87,7 +88,7 @@ def _broken_body(found: str) -> BrokenMessage:
 
 
 _READERS: Final[dict[int, Callable[[bytes], Any]]] = {
-    wire.FIELD: FieldEvent.FromString,
+    wire.FIELD: partial(parse, FieldEvent),
     wire.VGTID: vgtid_shards,
-    wire.JOURNAL: Journal.FromString,
+    wire.JOURNAL: partial(parse, Journal),
 }

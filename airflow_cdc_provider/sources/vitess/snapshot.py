@@ -44,7 +44,7 @@ from airflow_cdc_provider.sources.vitess.position import (
     position_key,
 )
 from airflow_cdc_provider.sources.vitess.prefetch import StreamEnded, prefetch
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid
+from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, Filter, VGtid, parse
 from airflow_cdc_provider.sources.vitess.records import schema_record, snapshot_records
 from airflow_cdc_provider.sources.vitess.requests import buffer_limit, quoted, stream_request
 from airflow_cdc_provider.sources.vitess.schema_ids import schema_id
@@ -256,6 +256,7 @@ class _Copy:
 
         Raises:
             TransientError: The tablet is behind the stored offset.
+            CorruptInput: The response is invalid.
         """
         self._data += response
         events = scan(self._data)
@@ -266,7 +267,7 @@ class _Copy:
         for number, kind in zip(others.tolist(), events.types[others].tolist(), strict=True):
             if kind == FIELD:
                 self._fields = events.body(number)
-                self._schema_id = schema_id(FieldEvent.FromString(self._fields))
+                self._schema_id = schema_id(parse(FieldEvent, self._fields))
             elif kind == VGTID:
                 entry = self._entry(events.body(number))
             elif kind == COMMIT and entry is not None:
@@ -294,7 +295,7 @@ class _Copy:
         self._data = self._data[int(events.ends[done - 1]) :] if done else self._data
 
     def _entry(self, body: bytes) -> Any:
-        for entry in VGtid.FromString(body).shard_gtids:
+        for entry in parse(VGtid, body).shard_gtids:
             if entry.shard == self._range.shard:
                 return entry
         raise CorruptInput(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.sources.vitess.charsets import UNKNOWN
-from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent
+from airflow_cdc_provider.sources.vitess.protocol import TYPES, FieldEvent, parse
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
@@ -38,7 +38,7 @@ def with_charsets(
     """
     if record["kind"] != SCHEMA or record["schema_id"] in (DDL, LINEAGE):
         return record
-    fields = FieldEvent.FromString(record["payload"])
+    fields = parse(FieldEvent, record["payload"])
     unknown = [field for field in fields.fields if _is_unknown(field)]
     if not unknown:
         return record

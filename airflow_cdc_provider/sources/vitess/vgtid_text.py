@@ -16,14 +16,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, text_array
 from airflow_cdc_provider.formats.byte_kernels import copy
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Int, Ints, walker
 from airflow_cdc_provider.formats.protobuf_wire import LEN, next_field
-from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid
+from airflow_cdc_provider.sources.vitess.protocol import TYPES, VGtid, parse
 
 _PARTS: Final = (b'{"keyspace":"', b'","shard":"', b'","gtid":"', b'","table_p_ks":[]}')
 _TEMPLATE: Final = np.frombuffer(b"".join(_PARTS), np.uint8)
@@ -85,8 +84,8 @@ def unread_vgtids(data: Bytes, starts: Ints, ends: Ints) -> Ints:
 
 def _is_vgtid(data: Bytes, start: int, end: int) -> bool:
     try:
-        VGtid.FromString(data[start:end].tobytes())
-    except DecodeError:
+        parse(VGtid, data[start:end].tobytes())
+    except CorruptInput:
         return False
     return True
 
@@ -101,11 +100,7 @@ def vgtid_text(message: bytes, shard: str = "") -> str:
     Raises:
         CorruptInput: The message can't be parsed.
     """
-    try:
-        vgtid = VGtid.FromString(message)
-    except DecodeError as error:
-        raise CorruptInput("a VGTID can't be parsed", found=str(error)) from error
-    return _json([_shard(entry) for entry in vgtid.shard_gtids if shard in ("", entry.shard)])
+    return _json([_shard(entry) for entry in parse(VGtid, message).shard_gtids if shard in ("", entry.shard)])
 
 
 @walker

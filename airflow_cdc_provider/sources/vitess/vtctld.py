@@ -58,7 +58,7 @@ def _position(call: Any, vtctld: Vtctld, shard: str, tablet_type: str, seconds: 
     except grpc.RpcError as error:
         doing = f"vtctld at {vtctld.host}:{vtctld.port} doesn't return the positions of {shard}"
         raise failure(doing, error.code().name, error.details() or "", (vtctld.password,)) from None
-    response = protocol.ShardReplicationPositionsResponse.FromString(answer)
+    response = protocol.parse(protocol.ShardReplicationPositionsResponse, answer)
     type_number = protocol.TABLET_TYPES[tablet_type]
     positions = [
         response.replication_statuses[alias].position

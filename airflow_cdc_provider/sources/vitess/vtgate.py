@@ -174,7 +174,7 @@ def read_answer(data: bytes, sql: str, values: ConnectionValues) -> Answer:
     Raises:
         CdcError: The statement failed.
     """
-    response = protocol.ExecuteResponse.FromString(data)
+    response = protocol.parse(protocol.ExecuteResponse, data)
     if response.HasField("error"):
         code = {c.value[0]: c.name for c in grpc.StatusCode}.get(response.error.code, "UNKNOWN")
         doing = f"VTGate at {values.described} can't run {_short(sql)}"

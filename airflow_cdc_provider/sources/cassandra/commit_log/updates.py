@@ -92,9 +92,10 @@ def find_updates(
     Returns:
         The updates.
     """
-    found = np.empty((len(entries) + 1024, _FOUND_COLUMNS), np.int64)
+    # Each update takes a table id at least. What isn't written takes no memory.
+    found = np.empty((int(entries[:, LENGTH].sum()) // _TABLE_ID_BYTES, _FOUND_COLUMNS), np.int64)
     failed = np.empty((len(entries), _FAILED_COLUMNS), np.int64)
-    by_role = np.zeros(ROLES, np.int64)
+    by_role = np.zeros((2, ROLES), np.int64)
     cursor = np.zeros(_CURSORS, np.int64)
     sink = new_sink(65536, 1024, len(tables.program.column_id))
     done = 0
@@ -117,8 +118,7 @@ def find_updates(
         )
         if done < len(entries):
             sink = grow(sink)
-            found = np.concatenate((found, np.empty_like(found)))
-    return Updates(found[: cursor[_FOUND_AT]], failed[: cursor[_FAILED_COUNT]], by_role)
+    return Updates(found[: cursor[_FOUND_AT]], failed[: cursor[_FAILED_COUNT]], by_role[0])
 
 
 @walker
@@ -138,7 +138,10 @@ def _find(
     failed: Ints,
     by_role: Ints,
 ) -> Int:
-    """Process entries from number ``first`` until all are done or an array is full; return the next."""
+    """Process entries from number ``first`` until all are done or the sink is full; return the next.
+
+    Line 1 of ``by_role`` counts the updates of one entry, until it is done.
+    """
     for entry in range(first, len(entries)):
         begin = entries[entry, START]
         end = begin + entries[entry, LENGTH]
@@ -157,10 +160,10 @@ def _find(
             if table < 0:
                 reason = UNKNOWN_TABLE
             elif roles[table] == SYSTEM or (roles[table] == LOCAL and count > 1):
-                by_role[SYSTEM] += count
+                by_role[0, SYSTEM] += count
                 continue
             elif not keyspace_selected[table] and roles[table] not in (LOCAL, SCHEMA):
-                by_role[roles[table] if count == 1 else UNSELECTED] += count
+                by_role[0, roles[table] if count == 1 else UNSELECTED] += count
                 continue
         while reason == 0 and ordinal < count:
             if end - at < _TABLE_ID_BYTES:
@@ -186,9 +189,6 @@ def _find(
                 role = roles[table]
                 if role in (SELECTED, FORMER, LOCAL, SCHEMA):
                     row = cursor[_FOUND_AT]
-                    if row >= len(found):
-                        reason = NO_SPACE
-                        break
                     found[row, ENTRY] = entry
                     found[row, ORDINAL] = ordinal
                     found[row, TABLE] = table
@@ -198,12 +198,16 @@ def _find(
                     found[row, KEY_STOP] = key_begin + key_length
                     cursor[_FOUND_AT] = row + 1
                 else:
-                    by_role[role] += 1
+                    by_role[1, role] += 1
             at = stop
             ordinal += 1
         if reason == NO_SPACE:
             cursor[_FOUND_AT] = previous_count
+            by_role[1, :] = 0
             return entry
+        for role in range(ROLES):
+            by_role[0, role] += by_role[1, role]
+            by_role[1, role] = 0
         if reason == 0 and at != end:
             reason = TRAILING_BYTES
         if reason != 0:

@@ -6,7 +6,7 @@ change, enlarges the arrays (:func:`grow`) and calls again. So sizes are never c
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,20 +97,18 @@ def new_sink(bytes_expected: int, rows_expected: int, columns: int) -> Sink:
 
 
 def grow(sink: Sink) -> Sink:
-    """Return the sink with all arrays twice as long, content kept."""
-    return sink._replace(
-        rows=_twice(sink.rows),
-        states=_twice(sink.states),
-        bounds=_twice(sink.bounds),
-        cells=_twice(sink.cells),
-        spare=_twice(sink.spare),
-    )
+    """Return the sink with the smallest of its arrays four times as long, content kept.
 
-
-def _twice(array: NDArray[Any]) -> NDArray[Any]:
-    longer = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+    Which one is full isn't known. The smallest costs least, and no other becomes much larger than it must.
+    """
+    name = min(_GROWING, key=lambda one: getattr(sink, one).nbytes)
+    array = getattr(sink, name)
+    longer = np.empty((4 * len(array), *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
-    return longer
+    return sink._replace(**{name: longer})
+
+
+_GROWING: Final = ("rows", "states", "bounds", "cells", "spare")
 
 
 @inlined

@@ -12,6 +12,8 @@ from cassandra.cqltypes import BytesType
 from cassandra.protocol import PrepareMessage, ProtocolHandler, ResultMessage, read_short, read_string
 from cassandra.query import PreparedStatement
 
+from airflow_cdc_provider.exceptions import CorruptInput
+
 _CUSTOM: Final = 0x00
 _UDT: Final = 0x30
 _TUPLE: Final = 0x31
@@ -30,7 +32,13 @@ class RawPage(NamedTuple):
         return self.data[4 : 4 + int.from_bytes(self.data[:4], "big")]
 
     def values(self, columns: int) -> list[list[bytes]]:
-        """Return the values of each row; none may be null."""
+        """Return the values of each row; none may be null.
+
+        Raises:
+            CorruptInput: The page has fewer values.
+        """
+        if 4 * self.rows * columns > len(self.data):
+            raise CorruptInput(f"{self.rows} rows can't be in {len(self.data)} bytes of a page")
         found, at = [], 0
         for _ in range(self.rows):
             row = []

@@ -53,6 +53,7 @@ from airflow_cdc_provider.sources.scylla.payload import BATCH_SEQ_NO, STREAM_ID,
 from airflow_cdc_provider.sources.scylla.stream_ids import EPOCH_TICKS
 
 _UUID_BYTES: Final = 16
+_INT_BYTES: Final = 4
 _UUIDS: Final = ValueColumns((CqlType("uuid"),), LAKE)
 
 
@@ -95,16 +96,18 @@ class EventDecoder:
         rows, broken = read_rows(payloads, len(self.table.types))
         reasons = dict.fromkeys(broken.tolist(), "its payload is malformed")
         reasons.update(check_changes(rows, self.table))
-        for row in np.flatnonzero(~self._has_stream_and_time(rows)).tolist():
-            reasons.setdefault(int(rows.records[row]), "its stream or time isn't 16 bytes")
+        for row in np.flatnonzero(~self._has_position(rows)).tolist():
+            reasons.setdefault(
+                int(rows.records[row]), "its stream or time isn't 16 bytes, or its number not 4"
+            )
         valid = ~np.isin(rows.records, np.fromiter(reasons, np.int64, len(reasons)))
         grouped = group(rows, self.table, valid)
         return TableEvents(self._events(rows, grouped), reasons, count_others(rows, self.table, valid))
 
-    def _has_stream_and_time(self, rows: LogRows) -> Any:
-        """Return which rows have a stream and a time."""
-        columns = (self.table.indexes[name] for name in (STREAM_ID, TIME))
-        return np.logical_and.reduce([rows.lengths[column] == _UUID_BYTES for column in columns])
+    def _has_position(self, rows: LogRows) -> Any:
+        """Return which rows have a stream, a time and a number."""
+        sizes = ((STREAM_ID, _UUID_BYTES), (TIME, _UUID_BYTES), (BATCH_SEQ_NO, _INT_BYTES))
+        return np.logical_and.reduce([rows.lengths[self.table.indexes[name]] == size for name, size in sizes])
 
     def _events(self, rows: LogRows, grouped: Grouped) -> pa.RecordBatch:
         first = grouped.first

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_PARAMETERS
@@ -30,7 +29,7 @@ from airflow_cdc_provider.sources.vitess.fields import (
     TableShape,
     invalid_names,
 )
-from airflow_cdc_provider.sources.vitess.protocol import FieldEvent
+from airflow_cdc_provider.sources.vitess.protocol import FieldEvent, parse
 
 _SOURCE_COLUMN: Final = "__debezium.source.column"
 
@@ -96,10 +95,7 @@ def comparable_fields(fields: bytes) -> bytes:
     Raises:
         CorruptInput: It can't be parsed.
     """
-    try:
-        event = FieldEvent.FromString(fields)
-    except DecodeError as error:
-        raise CorruptInput("the fields of a table can't be parsed", found=str(error)) from error
+    event = parse(FieldEvent, fields)
     event.ClearField("shard")
     for field in event.fields:
         field.ClearField("database")

@@ -19,7 +19,10 @@ from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+
+from airflow_cdc_provider.exceptions import CorruptInput
 
 
 def _read_pool() -> DescriptorPool:
@@ -69,6 +72,20 @@ EVENT_TYPES: Final[dict[str, int]] = {
     value.name: value.number for value in _POOL.FindEnumTypeByName("binlogdata.VEventType").values
 }
 """Numbers of kinds of events by name."""
+
+
+def parse(kind: Any, message: bytes) -> Any:
+    """Parse a message.
+
+    Raises:
+        CorruptInput: It is invalid.
+    """
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise CorruptInput(
+            "a message of Vitess can't be parsed", expected=kind.DESCRIPTOR.full_name, found=str(error)
+        ) from error
 
 
 def service(name: str) -> str:

@@ -63,5 +63,5 @@ def test_the_last_key_of_a_copy_is_formatted() -> None:
 
 @pytest.mark.parametrize("broken", [b"\x0a\x05\x0a", b"\xff", b"\x0a\x02\x0a\x05"])
 def test_an_invalid_vgtid_is_rejected(broken: bytes) -> None:
-    with pytest.raises(CorruptInput, match="VGTID"):
+    with pytest.raises(CorruptInput, match="VGtid"):
         written([broken])
