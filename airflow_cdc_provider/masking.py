@@ -53,12 +53,15 @@ _PLAIN: Final = re.compile(
 )
 """Words, a number with its unit, a path, a host's name."""
 _LOGIN: Final = re.compile(r"(?:://|thin:)([^/@:\s]*)[:/](\S+)@")
-_PAIR: Final = re.compile(r"""([\w.-]+)["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s;,&)]+)""")
+_PAIR: Final = re.compile(r"""(?<![\w.-])(?=([\w.-]+)["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s;,&)]+))""")
 _MARKER: Final = re.compile(r"(\[CDC-[A-Z-]+\] )")
 
 _secrets: set[str] = set()
 _forms: dict[str, None] = {}
 """All that is masked, longest first."""
+_starts: dict[str, list[str]] = {}
+"""Forms by their first characters, which a text's end may cut."""
+_ends: dict[str, list[str]] = {}
 
 
 def remember(values: Any, *, secret: bool = False) -> frozenset[str]:
@@ -69,25 +72,25 @@ def remember(values: Any, *, secret: bool = False) -> frozenset[str]:
         secret: Whether all of them are secrets, whatever their names and forms.
 
     Returns:
-        What is masked of them.
+        The secrets.
     """
     found = secrets_of(values, secret=secret)
     if new := found - _secrets:
         _secrets.update(new)
-        forms = {*_forms, *(form for one in new for form in _forms_of(one))}
+        added = {form for one in new for form in _forms_of(one)} - _forms.keys()
+        forms = sorted({*_forms, *added}, key=lambda form: (-len(form), form))
         _forms.clear()
-        _forms.update(dict.fromkeys(sorted(forms, key=lambda form: (-len(form), form))))
-    return frozenset(form for one in found for form in _forms_of(one))
+        _forms.update(dict.fromkeys(forms))
+        for form in added:
+            if len(form) > _DISTINCT:
+                _starts.setdefault(form[:_DISTINCT], []).append(form)
+                _ends.setdefault(form[-_DISTINCT:], []).append(form)
+    return found
 
 
 def secrets_of(values: Any, *, secret: bool = False) -> frozenset[str]:
     """Return the secrets in values; the arguments are those of :func:`remember`."""
     return frozenset(filter(str.strip, _found(values, "password" if secret else "")))
-
-
-def forms() -> list[str]:
-    """Return all that is masked."""
-    return list(_forms)
 
 
 def known() -> frozenset[str]:
@@ -116,28 +119,32 @@ def masked_values(value: Any, keep: Collection[str] = ()) -> Any:
 
 def forget() -> None:
     """Forget all secrets."""
-    _secrets.clear()
-    _forms.clear()
+    for known in (_secrets, _forms, _starts, _ends):
+        known.clear()
 
 
 def _masked(text: str) -> str:
+    if "\n" in text:
+        text = _without_wrapped(text)
     for form in _forms:
         if len(form) < _SHORT:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", MASK, text)
         elif form in text:
             text = text.replace(form, MASK)
-        elif len(form) > _DISTINCT:
-            text = _without_cut(text, form)
-    return _without_wrapped(text) if "\n" in text else text
+    return "\n".join(map(_without_cut, text.split("\n")))
 
 
-def _without_cut(text: str, form: str) -> str:
-    """Mask the start of a secret at a text's end, and its end at a text's start."""
-    at = text.rfind(form[:_DISTINCT], max(len(text) - len(form), 0))
-    if at >= 0 and form.startswith(text[at:]):
-        text = text[:at] + MASK
-    at = text.find(form[-_DISTINCT:], 0, len(form)) + _DISTINCT
-    return MASK + text[at:] if at >= _DISTINCT and form.endswith(text[:at]) else text
+def _without_cut(line: str) -> str:
+    """Mask the start of a secret at a line's end, and the end of one at its start."""
+    longest = len(next(iter(_forms)))
+    for at in range(max(len(line) - longest, 0), len(line) - _DISTINCT + 1):
+        if any(form.startswith(line[at:]) for form in _starts.get(line[at : at + _DISTINCT], ())):
+            line = line[:at] + MASK
+            break
+    for at in range(min(len(line), longest), _DISTINCT - 1, -1):
+        if any(form.endswith(line[:at]) for form in _ends.get(line[at - _DISTINCT : at], ())):
+            return MASK + line[at:]
+    return line
 
 
 def _without_wrapped(text: str) -> str:
@@ -204,7 +211,8 @@ def _in_text(text: str, name: str) -> Iterator[str]:
     yield text.strip()
     if is_address:
         return
-    yield text.partition(":")[2].strip()
+    if len(after := text.partition(":")[2].strip()) >= _SHORT:
+        yield after
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > 1:
         yield "".join(lines)

@@ -58,6 +58,7 @@ from airflow_cdc_provider.tasks.summary import MAX_XCOM_ITEMS, small_offset, sum
 from airflow_cdc_provider.tasks.work_folder import safe_name, signals_folder
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
 _SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
@@ -165,6 +166,13 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             if not self._reported:
                 store_failure(context, to_connector(self.connector), self.stage, error)
             raise for_airflow(error) from None
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Return the hook, which logs Spark's output: Airflow doesn't know the encodings of secrets."""
+        hook = super()._get_hook()
+        log_lines = hook._process_spark_submit_log
+        hook._process_spark_submit_log = lambda lines: log_lines(map(masked, lines))  # type: ignore[method-assign]
+        return hook
 
     def submit_job(self, context: Context) -> str | None:
         """Submit in cluster mode, after removing an earlier try's result."""

@@ -1,6 +1,7 @@
-"""Masks secrets also in what Airflow shows: a task's whole log, with Spark's output, and rendered templates.
+"""Masks secrets also in what Airflow itself shows: the whole log of a task, and rendered templates.
 
-Airflow doesn't mask secrets of fewer than 5 characters (``[logging] min_length_masked_secret``).
+Airflow gets the values without their encodings, since each one costs time in each line of all logs. It
+doesn't mask those of fewer than 5 characters (``[logging] min_length_masked_secret``).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from airflow.sdk.log import amask_secret
 
 from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.masking import by_name, forms, masked, remember
+from airflow_cdc_provider.masking import by_name, known, masked, remember
 
 _ROUNDS: Final = 100_000
 
 
 def keep_secret(values: Any) -> None:
-    """Register the secrets in a connection's values, with their encodings."""
+    """Register the secrets in a connection's values."""
     mask_secret(sorted(remember(values)))
 
 
@@ -50,7 +51,7 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
             to_connector(connector)
     for given in settings:
         remember(by_name(given) if isinstance(given, Mapping) else {})
-    mask_secret(forms())
+    mask_secret(sorted(known()))
 
 
 def digest(connector: Connector) -> str:
