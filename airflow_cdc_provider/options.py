@@ -16,11 +16,11 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.masking import masked, remember, secrets_of
+from airflow_cdc_provider.masking import by_name, masked, remember, secrets_of
 from airflow_cdc_provider.secrets import environment_variable, has_reference, is_reference
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def option(
     minimum: float | None = None,
     check: Callable[[Any], str] | None = None,
     read: Callable[[Any], Any] | None = None,
-    secret: bool = False,
+    secret: bool | Callable[[Any], Iterable[str]] = False,
 ) -> Any:
     """Declare one option.
 
@@ -91,7 +91,8 @@ def option(
         check: Returns what is expected if the value is invalid, else an empty string.
         read: Converts an alternative notation to the field's type; returns any other value unchanged.
         secret: Never show the value, which is a string, or a mapping of which some values are secret.
-            References to secrets stay; they are resolved where they are used.
+            References to secrets stay; they are resolved where they are used. A function returns the secrets
+            in a member of a mapping, whose references are those of other options.
 
     Returns:
         A dataclass field.
@@ -184,7 +185,7 @@ def check_option(cls: Any, path: str, value: object, section: str = "") -> None:
 def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> Any:
     """Return an option's value, converted to the type of its field."""
     if spec.metadata.get("secret"):
-        value = _secret(hint, given, path)
+        value = _secret(hint, given, path, spec.metadata["secret"])
         _check(spec, value, path)
         return value
     with _unshown(given, path):
@@ -242,12 +243,18 @@ def _leaves(value: object, *, text: bool = True) -> list[str]:
     return [str(value)]
 
 
-def _secret(hint: Any, given: object, path: str) -> Any:
+def _secret(hint: Any, given: object, path: str, secret: Any) -> Any:
     """Return a secret, or a mapping that has some, with references to secrets; no error has a value."""
     if isinstance(given, str) and hint is not str:
         given = from_environment(hint, given, path)
     if isinstance(given, Mapping) and hint is not str:
         member = typing.get_args(hint)[1]
+        if callable(secret):
+            found = {
+                str(name): _member(member, value, _join(path, str(name))) for name, value in given.items()
+            }
+            remember([list(secret(value)) for value in found.values()], secret=True)
+            return found
         return {str(name): _member_of_secrets(member, name, value, path) for name, value in given.items()}
     if not isinstance(given, str) or hint is not str:
         expected = "a string; quote it in YAML if necessary" if hint is str else "a mapping"
@@ -338,6 +345,11 @@ def to_plain(options: object) -> Any:
     return options
 
 
+def secret_settings(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the values of settings whose names say that they are secrets."""
+    return list(by_name(settings).values())
+
+
 def literal_secrets(options: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Return secrets that are given literally, not by reference, each after its path in the plain data."""
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
@@ -351,7 +363,8 @@ def literal_secrets(options: object, path: tuple[Any, ...] = ()) -> Iterator[tup
             else:
                 for name, member in value.items():
                     reference = isinstance(member, str) and is_reference(member)
-                    if not reference and secrets_of({name: member}):
+                    secret = spec.metadata["secret"]
+                    if not reference and (secret(member) if callable(secret) else secrets_of({name: member})):
                         yield (*place, name), member
     elif isinstance(options, tuple):
         for number, member in enumerate(options):

@@ -235,7 +235,8 @@ class Nothing:
 
 
 def declaring(kind: str, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    declared: dict[str, Any] = {"name": "shop", "source": {"type": kind}, **json.loads(json.dumps(NEEDED))}
+    source = {"type": kind, **({"keyspace": "shop"} if kind == "vitess" else {})}
+    declared: dict[str, Any] = {"name": "shop", "source": source, **json.loads(json.dumps(NEEDED))}
     if path[0] != "snapshot":
         del declared["snapshot"]
     inner = declared
@@ -250,6 +251,9 @@ def test_the_options_that_are_secret_are_known() -> None:
         "lake.catalog_options",
         "snapshot.custom_settings",
         "signals.settings",
+        "publish.vitess.masks",
+        "publish.vitess.converters",
+        "publish.cassandra.converters",
         "source.encryption.keystore_password",
         "source.encryption.key_password",
     }
@@ -261,7 +265,16 @@ def test_the_options_that_are_secret_are_known() -> None:
 @pytest.mark.parametrize(("kind", "path", "hint"), OPTIONS)
 def test_a_declared_secret_is_in_no_spec_text_or_error(kind: str, path: tuple[str, ...], hint: Any) -> None:
     values = planted(CATALOG) if hint is not str else {"it": secret(1)}
-    declared = declaring(kind, path, values if hint is not str else values["it"])
+    given: Any = values if hint is not str else values["it"]
+    if path[-1] == "masks":
+        kind, given = (
+            "vitess",
+            {f"shop.t.{name}": f"hash-v2:SHA-256:{value}" for name, value in values.items()},
+        )
+    elif path[-1] == "converters":
+        kind, named = path[1], {f"{number}.password": value for number, value in enumerate(values.values())}
+        given = {"mine": {"type": "x:y", "columns": "shop.*", **named}}
+    declared = declaring(kind, path, given)
     connector = Connector.from_dict(declared)
     plain, taken = connector.split_secrets()
 

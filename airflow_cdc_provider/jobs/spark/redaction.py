@@ -15,5 +15,5 @@ _OURS: Final = (
 
 
 def with_redaction(regex: str) -> str:
-    """Return the pattern of what Spark hides in its UI and event log, with another one if that isn't empty."""
+    """Return the pattern of what Spark hides in its UI and event log, with another one unless it is empty."""
     return regex if _OURS in regex else "|".join(filter(None, (regex and f"(?:{regex})", _SPARKS, _OURS)))
