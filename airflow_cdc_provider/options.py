@@ -224,7 +224,8 @@ def without_environment(error: ConfigurationError, given: object) -> Configurati
         if text := os.environ.get(environment_variable(one)):
             for leaf in filter(None, _leaves(text)):
                 pattern = re.compile(rf"(?<!\w){re.escape(leaf)}(?!\w)")
-                parts = [pattern.sub(lambda _, name=one: name, part) for part in parts]
+                shown = one.replace("\\", r"\\")
+                parts = [pattern.sub(shown, part) for part in parts]
     message, expected, found, remedy = parts
     return ConfigurationError(message, expected=expected, found=found, remedy=remedy)
 

@@ -265,7 +265,7 @@ class Connector:
         """Tags of all metrics of the connector."""
         return {**self.metric_tags, "connector": self.name, "source": self.type}
 
-    def split_secrets(self) -> tuple[dict[str, Any], list[tuple[Sequence[Any], Any]]]:
+    def split_secrets(self) -> tuple[dict[str, Any], list[tuple[tuple[Any, ...], Any]]]:
         """Return plain data for a job's spec, without secrets, and these for its connection.
 
         Returns:

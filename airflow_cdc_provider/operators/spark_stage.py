@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -171,7 +171,11 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         """Return the hook, which logs Spark's output: Airflow doesn't know the encodings of secrets."""
         hook = super()._get_hook()
         log_lines = hook._process_spark_submit_log
-        hook._process_spark_submit_log = lambda lines: log_lines(map(masked, lines))  # type: ignore[method-assign]
+
+        def log_masked(itr: Iterator[Any]) -> None:
+            log_lines(map(masked, itr))
+
+        hook._process_spark_submit_log = log_masked  # type: ignore[method-assign]
         return hook
 
     def submit_job(self, context: Context) -> str | None:

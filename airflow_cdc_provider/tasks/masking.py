@@ -24,12 +24,16 @@ _ROUNDS: Final = 100_000
 
 def keep_secret(values: Any) -> None:
     """Register the secrets in a connection's values."""
-    mask_secret(sorted(remember(values)))
+    mask_secret(_listed(remember(values)))
 
 
 async def keep_secret_async(values: Any) -> None:
     """Do the same in a trigger."""
-    await amask_secret(sorted(remember(values)))
+    await amask_secret(_listed(remember(values)))
+
+
+def _listed(secrets: frozenset[str]) -> list[Any]:
+    return sorted(secrets)
 
 
 class Shown(dict[str, Any]):
@@ -51,7 +55,7 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
             to_connector(connector)
     for given in settings:
         remember(by_name(given) if isinstance(given, Mapping) else {})
-    mask_secret(sorted(known()))
+    mask_secret(_listed(known()))
 
 
 def digest(connector: Connector) -> str:

@@ -294,7 +294,7 @@ def test_references_stay_in_the_spec_and_what_they_name_is_masked(
 ) -> None:
     values = planted(["credential", "token", "uri"])
     values["uri"] = "jdbc:sqlserver://host;user=u;password=" + values["uri"]
-    references = {}
+    references: dict[str, str] = {}
     for name, value in values.items():
         file = tmp_path / name
         file.touch(0o600)
