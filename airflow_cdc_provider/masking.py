@@ -22,6 +22,7 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote
 
@@ -30,6 +31,9 @@ _SHORT: Final = 4
 """Shorter values are part of many words."""
 _DISTINCT: Final = 8
 """Shorter parts of a value are not looked for: they say little of it, and are in other text by chance."""
+
+_MOST_PARTS, _LONGEST_PART = 400, 2000
+"""Of a value that has secrets in it."""
 
 _ALWAYS: Final = re.compile(
     r"header|cookie|authorization|authmechanismproperties|secreturi|user[._-]?info|jaas|connectionstring"
@@ -52,7 +56,7 @@ _PLAIN: Final = re.compile(
     r"|[a-z0-9-]+(\.[a-z0-9-]+)+(:\d+)?"
 )
 """Words, a number with its unit, a path, a host's name."""
-_LOGIN: Final = re.compile(r"(?:://|thin:)([^/@:\s]*)[:/](\S+)@")
+_LOGIN: Final = re.compile(r"(?:://|thin:|oci:)[^/@:\s]*[:/](\S{1,200})@|https?://([^/@:\s]{4,})@")
 _PAIR: Final = re.compile(r"""(?<![\w.-])(?=([\w.-]+)["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s;,&)]+))""")
 _MARKER: Final = re.compile(r"(\[CDC-[A-Z-]+\] )")
 
@@ -192,15 +196,17 @@ def _in_text(text: str, name: str) -> Iterator[str]:
     if text.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
             yield from _found(json.loads(text), name)
-    for _, password in _LOGIN.findall(text):
-        yield from (password, unquote(password))
+    for password, token in _LOGIN.findall(text):
+        for one in {password, password.partition("@")[0], token}:
+            yield from (one, unquote(one))
     is_secret = _is_secret_name(name)
     is_address = "://" in text
-    for key, value in _PAIR.findall(text):
-        own = key.lower() if is_address or not is_secret or value in ("true", "false") else name
-        if _is_secret_name(own):
-            given = value.strip("\"'")
-            yield from (part for one in {given, unquote(given)} if one != text for part in _in_text(one, own))
+    for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
+        given = pair[2].strip("\"'")[:_LONGEST_PART]
+        if _is_secret_name(_words(pair[1])):
+            yield from (given, unquote(given), unquote(given.partition(":")[2]))
+        elif is_secret and not is_address and len(given) >= _SHORT and given not in ("true", "false"):
+            yield from (given, unquote(given))
     if not is_secret:
         for one in text.split("&") if "=" in text else (text,):
             key, _, value = one.rpartition("=")
@@ -218,7 +224,8 @@ def _in_text(text: str, name: str) -> Iterator[str]:
         yield "".join(lines)
         lines = [line for line in lines if not line.startswith("-----")]
         yield "".join(lines)
-    yield from (word for line in lines for word in line.split() if len(word) >= _DISTINCT)
+    words = (word for line in lines for word in line.split() if len(word) >= _DISTINCT)
+    yield from islice(words, _MOST_PARTS)
 
 
 def _forms_of(secret: str) -> Iterator[str]:

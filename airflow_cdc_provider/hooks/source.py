@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.tasks.masking import keep_secret, keep_secret_async
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection

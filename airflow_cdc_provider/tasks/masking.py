@@ -1,8 +1,4 @@
-"""Masks secrets also in what Airflow itself shows: the whole log of a task, and rendered templates.
-
-Airflow gets the values without their encodings, since each one costs time in each line of all logs. It
-doesn't mask those of fewer than 5 characters (``[logging] min_length_masked_secret``).
-"""
+"""Masks the arguments of tasks, as Airflow shows them, and tells whether a declaration's secrets changed."""
 
 from __future__ import annotations
 
@@ -12,28 +8,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow.providers.common.compat.sdk import mask_secret
-from airflow.sdk.log import amask_secret
-
+from airflow_cdc_provider.connections.masking import keep_secret
 from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.masking import by_name, known, masked, remember
+from airflow_cdc_provider.options import value_of
 
 _ROUNDS: Final = 100_000
-
-
-def keep_secret(values: Any) -> None:
-    """Register the secrets in a connection's values."""
-    mask_secret(_listed(remember(values)))
-
-
-async def keep_secret_async(values: Any) -> None:
-    """Do the same in a trigger."""
-    await amask_secret(_listed(remember(values)))
-
-
-def _listed(secrets: frozenset[str]) -> list[Any]:
-    return sorted(secrets)
 
 
 class Shown(dict[str, Any]):
@@ -48,14 +29,15 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
 
     Args:
         connector: The declaration; an invalid one fails the task later.
-        settings: Spark's settings and environment variables, if they are mappings.
+        settings: Spark's settings and environment variables.
     """
     with contextlib.suppress(CdcError):
         if connector is not None:
             to_connector(connector)
     for given in settings:
-        remember(by_name(given) if isinstance(given, Mapping) else {})
-    mask_secret(_listed(known()))
+        plain = value_of(given) if isinstance(given, str) else given
+        remember(by_name(plain) if isinstance(plain, Mapping) else {})
+    keep_secret(known(), secret=True)
 
 
 def digest(connector: Connector) -> str:

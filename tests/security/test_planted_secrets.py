@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider import masking
 from airflow_cdc_provider.changes.worker import _Task
 from airflow_cdc_provider.connections.kafka import kafka_values
+from airflow_cdc_provider.connections.masking import keep_secret
 from airflow_cdc_provider.connections.pulsar import pulsar_values
 from airflow_cdc_provider.connections.registry import registry_values
 from airflow_cdc_provider.connections.stores import _aws_values
@@ -47,7 +48,6 @@ from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.registry import source_names, source_plugin
 from airflow_cdc_provider.tasks.lineage import catalog_namespace, source_namespace
-from airflow_cdc_provider.tasks.masking import keep_secret
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from tests.bounded import bounded
 from tests.security.leaks import SHAPES, leaks
@@ -169,6 +169,9 @@ def test_each_setting_of_stock_connections_is_masked_in_all_shapes(
         ({"a_new_option": "t0ken-aa"}, "t0ken-aa"),
         ({"a_new_option": {"of": [{"any": ["t0ken-aa"]}]}}, "t0ken-aa"),
         ({"password": 8246801}, "8246801"),
+        ({"endpoint_url": "https://t0ken-aa@host/x"}, "t0ken-aa"),
+        ({"uri": "jdbc:oracle:thin:me/w0rd-aa@host"}, "w0rd-aa"),
+        ({"uri": "https://me:w0rd-aa@host/x?mail=a@b"}, "w0rd-aa"),
     ],
 )
 def test_a_secret_inside_of_a_setting_is_masked(extra: dict[str, Any], value: str) -> None:
@@ -623,3 +626,4 @@ def test_masking_takes_time_by_the_length_of_a_text(size: int) -> None:
         for text in ("Q" * size, "Qk\n" * (size // 3), "://" * (size // 3), secret(1)[:-1] * (size // 14)):
             masking.masked(text)
             masking.remember({"uri": text[:20_000], "credential": text[:20_000]})
+        masking.remember({"uri": "token=" * 3000, "credential": "a1:" * 6000, "headers": "x=y," * 5000})
