@@ -48,11 +48,11 @@ _USUALLY: Final = re.compile(
     r"|(^|[._-])(sas|sig|salt|pem|keytab)([._-]|$)|key$|key[._-]?(pem|data|material)|(api|access|account|encryption|master)[._-]?key"
 )
 _NAMING: Final = re.compile(
-    r"(^|[._-])(hosts?|servers?|port|schema|database|keyspace|datacenter|region|region_name|topic|id|login|user"
-    r"|username|principal|realm|name|source|set|group)$"
+    r"(^|[._-])(hosts?|servers?|port|schema|database|rack|zone|keyspace|datacenter|region|region_name|topic|id|login|user"
+    r"|username|principal|realm|(app)?name|source|set|group)$"
 )
 _PLAIN: Final = re.compile(
-    r"[A-Za-z]*([ _,./:-]+[A-Za-z]+)*|[+-]?[\d.,:]+ ?[A-Za-z]{0,2}|/[^?;=@]*|[A-Za-z]\d{1,3}"
+    r"[A-Za-z]*([ _,./:-]+[A-Za-z]+)*|[+-]?[\d.,:]+ ?[A-Za-z]{0,2}|/[^?;=@]*|[A-Za-z]{1,3}\d{1,3}"
     r"|[a-z0-9-]+(\.[a-z0-9-]+)+(:\d+)?"
 )
 """Words, a number with its unit, a path, a host's name."""
@@ -232,10 +232,12 @@ def _forms_of(secret: str) -> Iterator[str]:
     """Return a secret and its usual encodings."""
     data = secret.encode(errors="surrogateescape")
     quoted = json.dumps(secret)[1:-1]
-    encoded = (quote(data, safe=""), quote(data), quote_plus(data))
+    encoded = [quote(data, safe=safe) for safe in ("", "/", "!$&'()*+,;=:")]
+    encoded += [quote_plus(data), quote_plus(data, safe="*").replace("~", "%7E"), quote(encoded[0])]
     yield from (secret, quoted, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(quoted)[1:-1])
     yield re.sub(r"[&<>='+]", lambda special: f"\\u{ord(special.group()):04x}", quoted)
-    yield from (repr(secret)[1:-1], repr(data)[2:-1], html.escape(secret), shlex.quote(secret))
+    yield from (repr(secret)[1:-1], repr(data)[2:-1], shlex.quote(secret), repr(repr(secret))[2:-2])
+    yield from (html.escape(secret).replace("&#x27;", mark) for mark in ("&#x27;", "&#39;", "&apos;"))
     yield from (*encoded, base64.b64encode(data).decode().rstrip("="))
     yield from (re.sub("%..", lambda code: code.group().lower(), one) for one in encoded)
     if len(data) < _DISTINCT // 2:

@@ -72,7 +72,7 @@ PUBLISHING: Final[tuple[Stage, ...]] = (
 """Stages that connect to the broker of a connector that publishes."""
 
 
-_EXACT: Final = ("offset", "table", "origin", "file", "selected", "error_code")
+_EXACT: Final = ("offset", "table", "origin", "file", "selected", "error_code", "state", "request_id")
 """Members of a result that name something; they are not masked."""
 
 

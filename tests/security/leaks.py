@@ -24,6 +24,10 @@ SHAPES: Final[dict[str, Callable[[str], str]]] = {
     "address": lambda secret: f"https://me:{quote(secret, safe='')}@host/v1?x=1",
     "query": lambda secret: f"https://host/v1?token={quote_plus(secret)}&x=1",
     "lower escapes": lambda secret: re.sub("%..", lambda code: code[0].lower(), quote(secret, safe="")),
+    "Java's query": lambda secret: quote_plus(secret, safe="*").replace("~", "%7E"),
+    "twice in an address": lambda secret: f"https://me/{quote(quote(secret, safe=''))}",
+    "repr of repr": lambda secret: repr([repr([secret])]),
+    "HTML": lambda secret: html.escape(secret).replace("&#x27;", "&#39;"),
     "XML": lambda secret: f"<secret>{html.escape(secret)}</secret>",
     "base64": lambda secret: base64.b64encode(secret.encode()).decode(),
     "base64 for addresses": lambda secret: base64.urlsafe_b64encode(f"ab:{secret}:c".encode()).decode(),
@@ -44,7 +48,7 @@ SHAPES: Final[dict[str, Callable[[str], str]]] = {
 def leaks(text: str, *secrets: str) -> list[str]:
     """Return the secrets that a text, read in any usual way, has, or most of one."""
     once = {text, unquote(text), unquote_plus(text), html.unescape(text), *_decoded(text)}
-    once |= {_unescaped(text), _unescaped(_unescaped(text))}
+    once |= {_unescaped(text), _unescaped(_unescaped(text)), unquote(unquote(text))}
     read = "\0".join(once | {"".join(one.split()) for one in once})
     found = []
     for secret in secrets:
