@@ -1,4 +1,4 @@
-"""Masks the arguments of tasks, as Airflow shows them, and tells whether a declaration's secrets changed."""
+"""Masks the arguments of tasks as Airflow shows them; a digest of a declaration's secrets."""
 
 from __future__ import annotations
 
