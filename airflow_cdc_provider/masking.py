@@ -7,7 +7,7 @@ place in it.
 
 Masked are a value, its parts that are secrets themselves (lines of a key, a password in an address or in
 ``name=value`` text), their usual encodings, and what a text's end cuts off of them. What a text has of a
-value of fewer than 4 characters is masked only where it is a word of its own.
+value of fewer than 4 characters is masked only where it is a word of its own; one of 1 character isn't.
 
 Everything in a connection is a secret, unless its name (``host``, ``tls_ca_file``) or its form (a number, a
 word, a host name) says that it isn't. Standard library only: the shipper has this module.
@@ -131,6 +131,8 @@ def _masked(text: str) -> str:
     if "\n" in text:
         text = _without_wrapped(text)
     for form in _forms:
+        if len(form) == 1:
+            continue
         if len(form) < _SHORT:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", MASK, text)
         elif form in text:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
@@ -35,7 +36,7 @@ from airflow_cdc_provider.connections.stores import _aws_values
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.declaration import _Declaration
 from airflow_cdc_provider.events.transforms.options import HashOptions
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.jobs.application import _Masking
 from airflow_cdc_provider.jobs.spark.redaction import with_redaction
@@ -371,7 +372,7 @@ def test_no_output_of_a_run_has_a_secret(
     spark_submit: FakeSpark,  # noqa: F811  # a fixture
     work_folder: Path,  # noqa: F811  # likewise
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     of_source = planted([*secret_fields("cdc_cassandra"), "password"])
     of_kafka = planted(STOCK["kafka"], 100)
@@ -396,12 +397,14 @@ def test_no_output_of_a_run_has_a_secret(
     pushed: list[Any] = []
     context["ti"].xcom_push = lambda *pair, **named: pushed.append((pair, named))
 
-    with caplog.at_level(logging.DEBUG):
-        sync.render_template_fields(context)
-        rendered = _serialize_rendered_fields(sync)
-        printed = [str(sync.connector), str(sync.conf)]
-        with pytest.raises((AirflowFailException, Exception)) as raised:
-            sync.execute(context)
+    logged: list[str] = []
+    monkeypatch.setattr(SparkSubmitHook, "_process_spark_submit_log", lambda _, lines: logged.extend(lines))
+
+    sync.render_template_fields(context)
+    rendered = _serialize_rendered_fields(sync)
+    printed = [str(sync.connector), str(sync.conf)]
+    with pytest.raises((AirflowFailException, CdcError)) as raised:
+        sync.execute(context)
 
     seen = spark_submit.seen
     submitted = {key: value for key, value in seen.items() if key != "connection"}
@@ -420,9 +423,10 @@ def test_no_output_of_a_run_has_a_secret(
         "rendered templates": rendered,
         "airflow tasks render": printed,
         "lineage": repr(sync._lineage),
-        "log": str(redact([record.getMessage() for record in caplog.records])),
+        "log": str(redact("".join([*logged, *capsys.readouterr()]))),
     }
     assert pushed, "tables failed"
+    assert "Authorization: Bearer ***" in outputs["log"], "Spark's output is in it"
     for output, content in outputs.items():
         text = content if isinstance(content, str) else f"{content}\n{json.dumps(content, default=str)}"
         assert not leaks(text, *everything.values()), output
