@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final
 
+from airflow_cdc_provider.masking import masked
+
 _MAX_NAMES: Final = 10
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
 
 
 class CdcError(Exception):
-    """Base class of the exceptions that this package raises.
+    """Base class of the exceptions that this package raises. Its text has no secret that the process knows.
 
     Args:
         message: What failed, in one sentence without a full stop.
@@ -30,18 +32,18 @@ class CdcError(Exception):
 
     def __init__(self, message: str, *, expected: str = "", found: str = "", remedy: str = "") -> None:
         """Compose the one-line text."""
-        self.message = message
-        self.expected = expected
-        self.found = found
-        self.remedy = remedy
-        parts = [message]
+        self.message = masked(message)
+        self.expected = masked(expected)
+        self.found = masked(found)
+        self.remedy = masked(remedy)
+        parts = [self.message]
         if expected:
-            parts.append(f"expected {expected}")
+            parts.append(f"expected {self.expected}")
         if found:
-            parts.append(f"found {found}")
-        text = ": ".join([parts[0], ", ".join(parts[1:])]) if len(parts) > 1 else message
+            parts.append(f"found {self.found}")
+        text = ": ".join([parts[0], ", ".join(parts[1:])]) if len(parts) > 1 else self.message
         if remedy:
-            text += f". {remedy}"
+            text += f". {self.remedy}"
         super().__init__(f"[CDC-{self.code}] {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -78,7 +80,7 @@ class RecordsRejected(ConfigurationError):
     def __init__(self, topic: str, reason: str, *, whole_topic: bool, remedy: str = "") -> None:
         """Build the message, without content of the records."""
         self.topic = topic
-        self.reason = reason
+        self.reason = masked(reason)
         self.whole_topic = whole_topic
         expected = "an existing topic with permission to write" if whole_topic else ""
         super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)

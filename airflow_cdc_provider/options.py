@@ -13,13 +13,15 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.secrets import environment_variable, is_reference
+from airflow_cdc_provider.masking import by_name, masked, remember, secrets_of
+from airflow_cdc_provider.secrets import environment_variable, has_reference, is_reference
 
 T = TypeVar("T")
 
@@ -76,7 +78,7 @@ def option(
     minimum: float | None = None,
     check: Callable[[Any], str] | None = None,
     read: Callable[[Any], Any] | None = None,
-    secret: bool = False,
+    secret: bool | Callable[[Any], Iterable[str]] = False,
 ) -> Any:
     """Declare one option.
 
@@ -88,7 +90,9 @@ def option(
         minimum: Smallest allowed number.
         check: Returns what is expected if the value is invalid, else an empty string.
         read: Converts an alternative notation to the field's type; returns any other value unchanged.
-        secret: Never show the value.
+        secret: Never show the value, which is a string, or a mapping of which some values are secret.
+            References to secrets stay; they are resolved where they are used. A function returns the secrets
+            in a member of a mapping, whose references are those of other options.
 
     Returns:
         A dataclass field.
@@ -181,17 +185,102 @@ def check_option(cls: Any, path: str, value: object, section: str = "") -> None:
 def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> Any:
     """Return an option's value, converted to the type of its field."""
     if spec.metadata.get("secret"):
-        if not isinstance(given, str):
-            raise ConfigurationError(
-                f"invalid value for option {path}", expected="a string; quote it in YAML if necessary"
-            )
-    else:  # references of secrets are resolved where they are used
+        value = _secret(hint, given, path, spec.metadata["secret"])
+        _check(spec, value, path)
+        return value
+    with _unshown(given, path):
         given = from_environment(hint, given, path)
-    if read := spec.metadata.get("read"):
-        given = read(given)
-    value = _value(hint, given, path)
-    _check(spec, value, path)
-    return value
+        if read := spec.metadata.get("read"):
+            given = read(given)
+        value = _value(hint, given, path)
+        _check(spec, value, path)
+        return value
+
+
+@contextlib.contextmanager
+def _unshown(given: object, path: str) -> Iterator[None]:
+    """Keep the value of an environment variable out of the errors of the option that refers to it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if variable := environment_variable(given) if isinstance(given, str) else "":
+            shown = without_environment(error, given)
+            found = f"environment variable {variable}"
+            raise ConfigurationError(
+                shown.message, expected=shown.expected, found=found, remedy=shown.remedy
+            ) from None
+        raise
+
+
+def without_environment(error: ConfigurationError, given: object) -> ConfigurationError:
+    """Return an error of a declaration without the values of the environment variables that it refers to.
+
+    Args:
+        error: The error.
+        given: The declaration, or a part of it, in plain data.
+    """
+    parts = [error.message, error.expected, error.found, error.remedy]
+    for one in _leaves(given, text=False):
+        if text := os.environ.get(environment_variable(one)):
+            for leaf in filter(None, _leaves(text)):
+                pattern = re.compile(rf"(?<!\w){re.escape(leaf)}(?!\w)")
+                shown = one.replace("\\", r"\\")
+                parts = [pattern.sub(shown, part) for part in parts]
+    message, expected, found, remedy = parts
+    return ConfigurationError(message, expected=expected, found=found, remedy=remedy)
+
+
+def _leaves(value: object, *, text: bool = True) -> list[str]:
+    """Return all texts and numbers in plain data, names included; of a text also those of its YAML."""
+    if isinstance(value, str) and text:
+        import yaml
+
+        with contextlib.suppress(yaml.YAMLError):
+            return [value, *_leaves(yaml.safe_load(value), text=False)]
+    if isinstance(value, Mapping):
+        return [leaf for pair in value.items() for one in pair for leaf in _leaves(one, text=False)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for one in value for leaf in _leaves(one, text=False)]
+    return [str(value)]
+
+
+def _secret(hint: Any, given: object, path: str, secret: Any) -> Any:
+    """Return a secret, or a mapping that has some, with references to secrets; no error has a value."""
+    if isinstance(given, str) and hint is not str:
+        given = from_environment(hint, given, path)
+    if isinstance(given, Mapping) and hint is not str:
+        member = typing.get_args(hint)[1]
+        if callable(secret):
+            found = {
+                str(name): _member(member, value, _join(path, str(name))) for name, value in given.items()
+            }
+            remember([list(secret(value)) for value in found.values()], secret=True)
+            return found
+        return {str(name): _member_of_secrets(member, name, value, path) for name, value in given.items()}
+    if not isinstance(given, str) or hint is not str:
+        expected = "a string; quote it in YAML if necessary" if hint is str else "a mapping"
+        raise ConfigurationError(f"invalid value for option {path}", expected=expected)
+    text = os.environ.get(environment_variable(given), "") if is_reference(given) else given
+    remember(text, secret=True)
+    return str(given)
+
+
+def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any:
+    path = _join(path, str(name))
+    if isinstance(given, str) and (text := os.environ.get(environment_variable(given))) is not None:
+        if not remember({name: text}):
+            return text
+    elif isinstance(given, str) and has_reference(given) and not is_reference(given):
+        raise ConfigurationError(
+            f"invalid value for option {path}", expected="a reference to a secret as the whole value"
+        )
+    elif not isinstance(given, str) and hint is str:
+        raise ConfigurationError(
+            f"invalid value for option {path}", expected="a string; quote it in YAML if necessary"
+        )
+    elif not (isinstance(given, str) and is_reference(given)):
+        remember({name: given})
+    return unwrapped(given) if hint is Any else given
 
 
 def from_environment(hint: Any, value: object, path: str) -> object:
@@ -257,31 +346,30 @@ def to_plain(options: object) -> Any:
     return options
 
 
-def literal_secrets(options: object) -> dict[str, str]:
-    """Return secrets that are given literally, not by reference, by option name."""
-    found: dict[str, str] = {}
+def secret_settings(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the values of settings whose names say that they are secrets."""
+    return list(by_name(settings).values())
+
+
+def literal_secrets(options: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Return secrets that are given literally, not by reference, each after its path in the plain data."""
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         for spec in dataclasses.fields(options):
-            value = getattr(options, spec.name)
-            if spec.metadata.get("secret"):
+            value, place = getattr(options, spec.name), (*path, spec.name)
+            if not spec.metadata.get("secret"):
+                yield from literal_secrets(value, place)
+            elif isinstance(value, str):
                 if value and not is_reference(value):
-                    found[spec.name] = value
+                    yield place, value
             else:
-                found |= literal_secrets(value)
-    return found
-
-
-def without_literal_secrets(options: T) -> T:
-    """Return options without secrets that are given literally."""
-    changed: dict[str, Any] = {}
-    for spec in dataclasses.fields(options):  # type: ignore[arg-type]  # options classes are dataclasses
-        value = getattr(options, spec.name)
-        if spec.metadata.get("secret"):
-            if not is_reference(value):
-                changed[spec.name] = ""
-        elif dataclasses.is_dataclass(value):
-            changed[spec.name] = without_literal_secrets(value)
-    return dataclasses.replace(options, **changed)  # type: ignore[type-var]  # likewise
+                for name, member in value.items():
+                    reference = isinstance(member, str) and is_reference(member)
+                    secret = spec.metadata["secret"]
+                    if not reference and (secret(member) if callable(secret) else secrets_of({name: member})):
+                        yield (*place, name), member
+    elif isinstance(options, tuple):
+        for number, member in enumerate(options):
+            yield from literal_secrets(member, (*path, number))
 
 
 def _value(hint: Any, value: object, path: str) -> Any:
@@ -326,7 +414,8 @@ def _value(hint: Any, value: object, path: str) -> Any:
 def _member(hint: Any, value: object, path: str) -> Any:
     if hint in (Any, object):  # untyped: its reader validates it
         return _value(hint, value, path)
-    return _value(hint, from_environment(hint, value, path), path)
+    with _unshown(value, path):
+        return _value(hint, from_environment(hint, value, path), path)
 
 
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
@@ -379,5 +468,5 @@ def _join(path: str, name: str) -> str:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
+    text = masked(repr(value))
     return f"{text[:80]} ({type(value).__name__})"

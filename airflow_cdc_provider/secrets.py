@@ -15,9 +15,12 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.masking import remember
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -27,6 +30,11 @@ def is_reference(value: str) -> bool:
     return _REFERENCE.fullmatch(value) is not None
 
 
+def has_reference(value: str) -> bool:
+    """Return whether a value, or a part of it, is a reference to a secret."""
+    return _REFERENCE.search(value) is not None
+
+
 def environment_variable(value: str) -> str:
     """Return the variable that ``${env:NAME}`` names; empty for anything else."""
     match = _REFERENCE.fullmatch(value)
@@ -34,7 +42,7 @@ def environment_variable(value: str) -> str:
 
 
 def resolve_secret(value: str, option: str) -> str:
-    """Return a secret from its reference or value.
+    """Return a secret from its reference or value; what a reference names is masked from then on.
 
     Args:
         value: The option's value.
@@ -55,8 +63,18 @@ def resolve_secret(value: str, option: str) -> str:
                 expected=f"environment variable {location}",
                 remedy="set it where the job's driver runs, or use ${file:PATH}",
             )
-        return found
-    return read_private(location, f"the secret of option {option}").rstrip("\r\n")
+    else:
+        found = read_private(location, f"the secret of option {option}").rstrip("\r\n")
+    remember(found, secret=True)
+    return found
+
+
+def resolve_secrets(values: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """Return an option's values with those that their references name; errors as :func:`resolve_secret`."""
+    return {
+        name: resolve_secret(value, f"{option}.{name}") if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def read_private(path: str, what: str) -> str:

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from airflow_cdc_provider import masking
+
 if TYPE_CHECKING:
     from cassandra.cluster import Session
     from pymongo import MongoClient
@@ -123,6 +125,13 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped and not any(reason in str(report.longrepr) for reason in _REASONS_TO_SKIP):
         report.outcome = "failed"
         report.longrepr = f"skipped, for no reason that tests/conftest.py lists: {report.longrepr}"
+
+
+@pytest.fixture(autouse=True)
+def known_secrets() -> Iterator[None]:
+    """What one test registers must not be masked in the texts of another one."""
+    yield
+    masking.forget()
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zipimport import zipimporter
 
 import pyarrow as pa
+
+from airflow_cdc_provider import masking
+from airflow_cdc_provider.exceptions import CdcError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,11 +42,21 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) ->
 class _Task:
     work: ArrowWork
     names: list[str]
+    secrets: frozenset[str] = field(default_factory=masking.known, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_once()
         drop_zip_importers()
-        return self.work(batch.rename_columns(self.names) for batch in batches)
+        masking.remember(self.secrets, secret=True)
+        try:
+            yield from self.work(batch.rename_columns(self.names) for batch in batches)
+        except Exception as error:  # its text is in the logs of Spark's JVMs
+            text = "".join(traceback.format_exception(error))
+            if masking.masked(text) == text:
+                raise
+            if isinstance(error, CdcError):
+                raise error from None
+            raise RuntimeError(masking.masked(f"{type(error).__name__}: {error}")) from None
 
 
 def _freeze_once() -> None:

@@ -306,10 +306,12 @@ def _run(
     from airflow_cdc_provider.connections.kafka import with_kafka
     from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
     from airflow_cdc_provider.jobs.spec import ConnectionRef, JobSpec
-    from airflow_cdc_provider.tasks.failures import error_of, redact
-    from airflow_cdc_provider.tasks.run_folder import RunFolder
+    from airflow_cdc_provider.masking import masked
+    from airflow_cdc_provider.tasks.failures import error_of
+    from airflow_cdc_provider.tasks.run_folder import RunFolder, sweep
 
-    with tempfile.TemporaryDirectory(prefix="cdc-") as temporary:
+    sweep(Path(tempfile.gettempdir()), ["cdc-run-*"])
+    with tempfile.TemporaryDirectory(prefix="cdc-run-") as temporary:
         folder = RunFolder(Path(temporary))
         values: dict[str, Any] = {}
         reference = ConnectionRef()
@@ -321,7 +323,7 @@ def _run(
         folder.write_spec(
             JobSpec(
                 stage,
-                connector.without_secrets().to_dict(),
+                connector.split_secrets()[0],
                 str(folder.result_path),
                 reference,
                 tables,
@@ -329,12 +331,13 @@ def _run(
             )
         )
         log = _submit(folder.spec_path)
+        folder.remove_connection()
         result = folder.read_result()
     if result is None:
-        tail = "\n".join(redact(log, values).splitlines()[-_MAX_LOG_LINES:])
+        tail = "\n".join(masked(log).splitlines()[-_MAX_LOG_LINES:])
         raise ConfigurationError("the Spark application ended without a result", found=f"\n{tail}")
     if not result.ok:
-        raise error_of(result.error_code, redact(result.error, values))
+        raise error_of(result.error_code, result.error)
     return result
 
 

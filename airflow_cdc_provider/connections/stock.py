@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from airflow.providers.common.compat.connection import get_async_connection
+from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 
@@ -26,6 +28,7 @@ def stock_connection(conn_id: str, conn_type: str, *, option: str, example: str)
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise _missing(conn_id, conn_type, option, example) from error
+    keep_secret(_values(connection, connection.extra_dejson))
     return _of_type(connection, conn_id, conn_type)
 
 
@@ -35,7 +38,17 @@ async def stock_connection_async(conn_id: str, conn_type: str, *, option: str, e
         connection = await get_async_connection(conn_id)
     except AirflowNotFoundException as error:
         raise _missing(conn_id, conn_type, option, example) from error
+    await keep_secret_async(_values(connection, await get_async_extra_dejson(connection)))
     return _of_type(connection, conn_id, conn_type)
+
+
+def _values(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "host": connection.host,
+        "login": connection.login,
+        "password": connection.password,
+        "extra": extra,
+    }
 
 
 def _missing(conn_id: str, conn_type: str, option: str, example: str) -> ConfigurationError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connections.masking import keep_secret
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
 from airflow_cdc_provider.transfer.stores import (
@@ -126,6 +127,8 @@ class SftpStore:
         with from_extra("sftp"):
             from airflow.providers.ssh.hooks.ssh import SSHHook
         try:
+            given = BaseHook.get_connection(self.ssh_conn_id)
+            keep_secret({"password": given.password, **given.extra_dejson})
             client = SSHHook(ssh_conn_id=self.ssh_conn_id).get_conn()
         except AirflowNotFoundException as error:
             raise _missing(self.ssh_conn_id, "ssh") from error
@@ -191,6 +194,7 @@ def _aws_values(conn_id: str) -> tuple[dict[str, Any], str | None, str | None]:
     except AirflowNotFoundException as error:
         raise _missing(conn_id, "aws") from error
     extra = connection.extra_dejson
+    keep_secret({"password": connection.password, **extra})
     if connection.conn_type != "aws" or (unknown := sorted(set(extra) - set(_AWS_EXTRA))):
         found = connection.conn_type if connection.conn_type != "aws" else f"extra {', '.join(unknown)}"
         raise ConfigurationError(

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -50,7 +53,7 @@ from airflow_cdc_provider.options import (
     parse,
     to_plain,
     value_of,
-    without_literal_secrets,
+    without_environment,
 )
 from airflow_cdc_provider.plain_data import require_usable
 from airflow_cdc_provider.sources.plugin import SourceOptions
@@ -134,8 +137,10 @@ class LakeOptions:
     namespace: str = option("Namespace of the mirrors; default: the connector's name", "", check=_identifier)
     catalog_options: Mapping[str, str] = option(
         "spark.sql.catalog.<catalog>.* properties (type, warehouse, uri ...) of a catalog that the Spark "
-        "configuration doesn't define",
+        "configuration doesn't define; secrets preferably as ${env:NAME} or ${file:PATH}, which the job's "
+        "driver resolves",
         {},
+        secret=True,
     )
     single_writer: bool = option(
         "No two jobs ever write to the lake at once: allows a catalog of type hadoop on an object store, "
@@ -200,6 +205,13 @@ class Connector:
             ConfigurationError: Names each invalid option, the value found and what was expected.
         """
         require_usable(values, "the declaration")
+        try:
+            return cls._from_dict(values)
+        except ConfigurationError as error:
+            raise without_environment(error, values) from None
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Connector:
         problems: list[ConfigurationError] = []
         try:
             top = parse(_Declaration, values)
@@ -253,14 +265,31 @@ class Connector:
         """Tags of all metrics of the connector."""
         return {**self.metric_tags, "connector": self.name, "source": self.type}
 
-    @property
-    def secrets(self) -> Mapping[str, str]:
-        """Secrets given literally in the declaration, by option name."""
-        return literal_secrets(self.source)
+    def split_secrets(self) -> tuple[dict[str, Any], list[tuple[tuple[Any, ...], Any]]]:
+        """Return plain data for a job's spec, without secrets, and these for its connection.
 
-    def without_secrets(self) -> Connector:
-        """Return the connector for a job spec, without secrets; these are passed with the connection."""
-        return replace(self, source=without_literal_secrets(self.source))
+        Returns:
+            What :meth:`from_dict` reads back; and each secret that is given literally, after its path there.
+        """
+        plain = self.to_dict()
+        secrets = list(literal_secrets(self))
+        for path, _ in secrets:
+            del reduce(getitem, path[:-1], plain)[path[-1]]
+        return plain, secrets
+
+    @classmethod
+    def with_secrets(
+        cls, plain: Mapping[str, Any], secrets: Sequence[tuple[Sequence[Any], Any]]
+    ) -> Connector:
+        """Return the connector whose :meth:`split_secrets` these are.
+
+        Raises:
+            ConfigurationError: As of :meth:`from_dict`.
+        """
+        whole = deepcopy(dict(plain))
+        for path, secret in secrets:
+            reduce(getitem, path[:-1], whole)[path[-1]] = secret
+        return cls.from_dict(whole)
 
     @property
     def namespace(self) -> str:

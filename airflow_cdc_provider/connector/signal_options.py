@@ -86,7 +86,9 @@ class SignalOptions:
     poll_interval_seconds: float = option(
         "Interval between reads of all channels except source, while a stream runs", 5.0, minimum=0.0
     )
-    settings: Mapping[str, Any] = option("Settings of custom channels", {})
+    settings: Mapping[str, Any] = option(
+        "Settings of custom channels; secrets as ${env:NAME} or ${file:PATH}", {}, secret=True
+    )
 
     @property
     def listens_to_source(self) -> bool:

@@ -46,7 +46,9 @@ class SnapshotOptions:
         "",
         check=invalid_import_path,
     )
-    custom_settings: Mapping[str, Any] = option("Settings of the custom class", {})
+    custom_settings: Mapping[str, Any] = option(
+        "Settings of the custom class; secrets as ${env:NAME} or ${file:PATH}", {}, secret=True
+    )
     include: tuple[str, ...] = option(
         "Anchored regular expressions of tables to snapshot automatically; other tables are captured, and "
         "read only on demand",

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.secrets import resolve_secrets
 
 EVERYTHING: Final = ""
 """Query that selects all rows."""
@@ -131,4 +132,4 @@ def _load(class_path: str, settings: str) -> Snapshotter:
             expected="a class derived from airflow_cdc_provider.connector.snapshotter.Snapshotter",
             found=type(found).__name__ if not isinstance(found, type) else found.__name__,
         )
-    return found(json.loads(settings))
+    return found(resolve_secrets(json.loads(settings), "snapshot.custom_settings"))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +44,7 @@ class SecretKeys:
         closed: Aliases of the others.
     """
 
-    opened: Mapping[str, bytes]
+    opened: Mapping[str, bytes] = field(repr=False)
     closed: tuple[str, ...]
 
 

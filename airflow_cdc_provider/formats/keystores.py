@@ -14,7 +14,7 @@ configured.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ class Keystore:
     """
 
     trusted: tuple[bytes, ...]
-    key: bytes = b""
+    key: bytes = field(default=b"", repr=False)
     chain: tuple[bytes, ...] = ()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.spec import DECLARED
 from airflow_cdc_provider.lake.warehouse import require_atomic_commits
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
@@ -101,22 +102,9 @@ def _shared_topics(connector: Connector, tables: Sequence[str]) -> Iterator[Find
 
 
 def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's values, with the secrets that the declaration has in plain text in the extra.
-
-    A job finds them next to the connection's own secrets, and its spec has none.
-
-    Raises:
-        ConfigurationError: There is no connection to add them to.
-    """
-    if not connector.secrets:
-        return dict(values)
-    if not values:
-        raise ConfigurationError(
-            f"connector {connector.name} has secrets in plain text, which a job's spec must not contain",
-            expected="references to them: ${env:NAME} or ${file:PATH}",
-            found=f"option {', '.join(sorted(connector.secrets))} in plain text",
-        )
-    return {**values, "extra": {**values["extra"], **connector.secrets}}
+    """Return a connection's values with the secrets that the declaration has literally; its spec has none."""
+    secrets = connector.split_secrets()[1]
+    return {**values, DECLARED: secrets} if secrets else dict(values)
 
 
 def cassandra_hook(connector: Connector, conn_id: str | None) -> CassandraCdcHook:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.tasks.failures import redact
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -56,6 +57,8 @@ class CdcHook(BaseHook):
     def connection_values(self) -> dict[str, Any]:
         """Return host, port, login, password, schema and extra, as in the source's own connection type.
 
+        Their secrets are masked from then on.
+
         Raises:
             ConfigurationError: The connection doesn't exist, or has another type.
         """
@@ -63,7 +66,9 @@ class CdcHook(BaseHook):
             connection = self.get_connection(self.source_conn_id)
         except AirflowNotFoundException as error:
             raise self._missing() from error
-        return self._values(connection, connection.extra_dejson)
+        values = self._values(connection, connection.extra_dejson)
+        keep_secret(values)
+        return values
 
     async def connection_values_async(self) -> dict[str, Any]:
         """Return the same as :meth:`connection_values`, for triggers."""
@@ -71,7 +76,9 @@ class CdcHook(BaseHook):
             connection = await get_async_connection(self.source_conn_id, hook=self)
         except AirflowNotFoundException as error:
             raise self._missing() from error
-        return self._values(connection, await get_async_extra_dejson(connection))
+        values = self._values(connection, await get_async_extra_dejson(connection))
+        await keep_secret_async(values)
+        return values
 
     def source(self, connector: Connector) -> Source:
         """Build the connector's source, for checks, tables, head and lag. The caller closes it.
@@ -94,6 +101,7 @@ class CdcHook(BaseHook):
         Raises:
             CdcError: The server doesn't answer, or refuses the login.
         """
+        self.connection_values()  # its secrets are masked
         seconds = []
         server = ""
         for _ in range(probes):
@@ -105,7 +113,7 @@ class CdcHook(BaseHook):
             except Exception as error:  # noqa: BLE001  # whatever a driver raises
                 raise TransientError(
                     f"the server of connection {self.source_conn_id} doesn't answer",
-                    found=redact(f"{type(error).__name__}: {error}", self.connection_values()),
+                    found=f"{type(error).__name__}: {error}",
                 ) from None
             seconds.append(time.perf_counter() - began)
         mean = sum(seconds) / len(seconds)
@@ -114,16 +122,14 @@ class CdcHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server answers, and a text without secrets."""
         try:
-            values = self.connection_values()
+            self.connection_values()
         except ConfigurationError as error:
             return False, str(error)
         try:
             return True, self.describe_server()
         except Exception as error:  # noqa: BLE001  # whatever a driver raises is the answer
-            text = redact(
-                str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}", values
-            )
-            return False, " ".join(text.split())[:300]
+            text = str(error) if isinstance(error, CdcError) else f"{type(error).__name__}: {error}"
+            return False, " ".join(masked(text).split())[:300]
 
     def _values(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         if connection.conn_type not in self.accepted_types:

@@ -40,6 +40,7 @@ from airflow_cdc_provider.jobs.spark.failures import described, explain
 from airflow_cdc_provider.jobs.spec import JobResult, JobSpec, OriginResult, SnapshotResult
 from airflow_cdc_provider.jobs.stream import stream
 from airflow_cdc_provider.jobs.sync import sync
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.trusted_paths import read_trusted
 
 
@@ -178,14 +179,27 @@ def _uncommitted(report: RunReport) -> tuple[OriginResult, ...]:
     return tuple(OriginResult(origin, failed_batches=1) for origin in report.uncommitted)
 
 
+class _Masking(logging.Formatter):
+    """Masks secrets in whole records, stack traces included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 def main(arguments: list[str]) -> int:
     """Run the spec that the only argument names; see the module docstring."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if len(arguments) != 1:
         log.error("usage: application.py SPEC")
         return 2
-    outcome = run(JobSpec.from_json(read_trusted(arguments[0], "the job's spec")))
+    try:
+        outcome = run(JobSpec.from_json(read_trusted(arguments[0], "the job's spec")))
+    except Exception:  # noqa: BLE001  # Python would write the traceback with all values
+        log.exception("the job failed")
+        return 1
     if not outcome.ok:
         log.error("%s", outcome.error)
         return 1

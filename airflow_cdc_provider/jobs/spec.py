@@ -1,7 +1,8 @@
 """The specification of a Spark application, which an operator writes, and the result that it reads.
 
-Both are JSON files. A spec has no secrets: it refers to a connection's values, and the job resolves the
-reference (:class:`ConnectionRef`). This module is import-light; operators import it when a DAG is parsed.
+Both are JSON files. Neither has secrets: a spec refers to a connection's values, and the job resolves the
+reference (:class:`ConnectionRef`); a result's texts are masked. This module is import-light; operators
+import it when a DAG is parsed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.masking import masked_values, remember
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -42,6 +44,8 @@ NOTIFICATIONS: Final = "notifications.jsonl"
 
 NEXT: Final = "next"
 """In place of a batch's number: the batch of the next capture."""
+DECLARED: Final = "declared_secrets"
+"""Key in a job's connection of the secrets that the declaration has literally, and their paths there."""
 KAFKA: Final = "kafka"
 """Key in a job's connection of the librdkafka settings for publishing events."""
 PULSAR: Final = "pulsar"
@@ -68,6 +72,10 @@ PUBLISHING: Final[tuple[Stage, ...]] = (
 """Stages that connect to the broker of a connector that publishes."""
 
 
+_EXACT: Final = ("offset", "table", "origin", "file", "selected", "error_code", "state", "request_id")
+"""Members of a result that name something; they are not masked."""
+
+
 @dataclass(frozen=True)
 class ConnectionRef:
     """Location of a connection's values (a JSON object: host, port, login, password, schema, extra).
@@ -81,7 +89,7 @@ class ConnectionRef:
     file: str = ""
 
     def resolve(self) -> dict[str, Any]:
-        """Read the values.
+        """Read the values; their secrets are masked from then on.
 
         Raises:
             ConfigurationError: The values don't exist, or other users can read the file.
@@ -103,6 +111,7 @@ class ConnectionRef:
             raise ConfigurationError(
                 "a connection's values must be a JSON object", found=type(values).__name__
             )
+        remember({name: value for name, value in values.items() if name != DECLARED})
         return values
 
 
@@ -117,6 +126,7 @@ class JobSpec:
         connection: The source's connection; an empty reference for offline input.
         tables: Only these tables; empty for all that the declaration selects.
         options: Options of the stage, documented in the stage's module.
+        secrets: Digest of the secrets that the declaration has literally; empty if it has none.
     """
 
     stage: Stage
@@ -125,6 +135,7 @@ class JobSpec:
     connection: ConnectionRef = field(default_factory=ConnectionRef)
     tables: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    secrets: str = ""
 
     @property
     def rows_path(self) -> Path | None:
@@ -512,13 +523,13 @@ class JobResult:
         """Write the result as JSON, atomically."""
         target = Path(path)
         temporary = target.with_name(target.name + ".part")
-        temporary.write_text(json.dumps(asdict(self), sort_keys=True, indent=1))
+        temporary.write_text(json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True, indent=1))
         temporary.replace(target)
 
     @classmethod
     def read(cls, path: str) -> JobResult:
         """Read what :meth:`write` wrote."""
-        values = json.loads(Path(path).read_text())
+        values = masked_values(json.loads(Path(path).read_text()), _EXACT)
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
         values["origins"] = tuple(_read_origin(origin) for origin in values.get("origins", ()))
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import (
@@ -45,9 +45,14 @@ from airflow_cdc_provider.jobs.snapshots.custom import captures
 from airflow_cdc_provider.jobs.spark.failures import of_all_tables
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
+from airflow_cdc_provider.masking import masked_values
 
 _STOP_CHECK_SECONDS = 0.2
 _FAILURES_IN_A_ROW = 5
+
+
+_EXACT: Final = ("offset", "host", "name", "metrics", "status")
+"""Members of the state file that are not masked."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class StreamState:
     def write(self, path: Path) -> None:
         """Write the state atomically."""
         temporary = path.with_name(path.name + ".part")
-        temporary.write_text(json.dumps(asdict(self), sort_keys=True))
+        temporary.write_text(json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True))
         temporary.replace(path)
 
 

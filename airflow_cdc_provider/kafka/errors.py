@@ -20,6 +20,7 @@ from airflow_cdc_provider.exceptions import (
     RecordsRejected,
     TransientError,
 )
+from airflow_cdc_provider.masking import remember
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -198,10 +199,8 @@ def client_of(build: Callable[[dict[str, Any]], Any], settings: dict[str, Any], 
         return build({**settings, "error_cb": last, "log_level": 0})
     except (KafkaException, TypeError, ValueError) as error:
         # For an invalid value, librdkafka's message contains the value, which may be a password.
+        remember(settings)
         text = str(error.args[0].str() if isinstance(error, KafkaException) else error)
-        for name, value in settings.items():
-            if isinstance(value, str) and ("password" in name or "secret" in name or "key.pem" in name):
-                text = text.replace(value, "***") if value else text
         raise ConfigurationError(
             "librdkafka rejects the settings",
             found=text,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
+from airflow_cdc_provider.masking import masked_values
 from airflow_cdc_provider.notifications.channels import Channel
 from airflow_cdc_provider.notifications.notification import Notification
 
@@ -29,6 +31,7 @@ class Notifier:
     def send(self, notification: Notification) -> None:
         """Send a notification to each channel."""
         self.sent += 1
+        notification = replace(notification, additional_data=masked_values(notification.additional_data))
         for channel in self._channels:
             try:
                 channel.send(notification)

@@ -9,6 +9,8 @@ from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connect
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
+from airflow_cdc_provider.tasks.run_folder import sweep
+from airflow_cdc_provider.tasks.work_folder import configured_work_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -37,6 +39,7 @@ class CdcCheckOperator(ConnectorOperator):
         Raises:
             ConfigurationError: A prerequisite is missing; the message names it and the remedy.
         """
+        sweep(configured_work_folder())
         connector = to_connector(self.connector)
         source = hook_for(connector, self.source_conn_id).source(connector)
         try:

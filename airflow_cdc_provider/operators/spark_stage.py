@@ -6,7 +6,8 @@ Airflow: XCom, asset events, asset state, metrics, and the error's class.
 
 Guarantees:
 
-* No secret reaches the command line, Spark's configuration, a log, XCom or an error text.
+* No secret of a connection or of the declaration reaches the command line, a log, Spark's UI and event log,
+    XCom or an error text. ``conf`` is on the command line, as of ``SparkSubmitOperator``.
 * Killing a task stops its application (client and local mode: the process tree; cluster mode: as
     ``SparkSubmitOperator`` does).
 * Clearing a task runs the stage again. After a lost worker a retry reconnects if Spark's cluster mode
@@ -18,8 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,10 +32,13 @@ from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike,
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
 from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.jobs.spark.redaction import REDACTION, with_redaction
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.masking import masked
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
+from airflow_cdc_provider.tasks.masking import digest
 from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.tasks.notifications import following_notifications
 from airflow_cdc_provider.tasks.parameters import TemplatedTask, known_name, to_mapping, to_tables
@@ -55,6 +58,7 @@ from airflow_cdc_provider.tasks.summary import MAX_XCOM_ITEMS, small_offset, sum
 from airflow_cdc_provider.tasks.work_folder import safe_name, signals_folder
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
 _SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
@@ -163,6 +167,17 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
                 store_failure(context, to_connector(self.connector), self.stage, error)
             raise for_airflow(error) from None
 
+    def _get_hook(self) -> SparkSubmitHook:
+        """Return the hook, which logs Spark's output: Airflow doesn't know the encodings of secrets."""
+        hook = super()._get_hook()
+        log_lines = hook._process_spark_submit_log
+
+        def log_masked(itr: Iterator[Any]) -> None:
+            log_lines(map(masked, itr))
+
+        hook._process_spark_submit_log = log_masked  # type: ignore[method-assign]
+        return hook
+
     def submit_job(self, context: Context) -> str | None:
         """Submit in cluster mode, after removing an earlier try's result."""
         self._folder.discard_result()
@@ -221,8 +236,8 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         )
         if not self._reconnects(context):
             self._folder.discard_result()
-        secrets = self._write_job(connector)
         self._fill_submit(connector, run.dag_id, run.run_id)
+        values = self._write_job(connector)
         failure: Exception | None = None
         try:
             with (
@@ -238,17 +253,11 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             failure = error
         finally:
             self._folder.remove_connection()
-        result = self._judge(self._folder.read_result(), failure, secrets)
-        result = replace(
-            result,
-            error=redact(result.error, secrets),
-            findings=[redact(finding, secrets) for finding in result.findings],
-            tables=[replace(table, error=redact(table.error, secrets)) for table in result.tables],
-        )
+        result = self._judge(self._folder.read_result(), failure)
         if result.ok or result.offset is not None:
             self._lineage = lineage_of(
                 connector,
-                secrets,
+                values,
                 result,
                 captures=self.captures,
                 changes_mirrors=self.changes_mirrors,
@@ -287,22 +296,23 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
 
     def _write_job(self, connector: Connector) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        reference = ConnectionRef()
         if self.source_conn_id or connector.source.conn_id:
             values = self.source_hook.connection_values()
         values = with_kafka(connector, self.stage, with_secrets(connector, values))
-        if values:
-            reference = self._folder.write_connection(values)
+        reference = ConnectionRef(file=str(self._folder.connection_path)) if values else ConnectionRef()
         self._folder.write_spec(
             JobSpec(
                 stage=self.stage,
-                connector=connector.without_secrets().to_dict(),
+                connector=connector.split_secrets()[0],
                 result_path=str(self._folder.result_path),
                 connection=reference,
                 tables=to_tables(self.tables),
                 options=self._job_options(connector),
+                secrets=digest(connector),
             )
         )
+        if values:  # at last: nothing may fail before they are removed
+            self._folder.write_connection(values, outlives_task=not self._runs_here())
         return values
 
     def _job_options(self, connector: Connector) -> dict[str, Any]:
@@ -316,6 +326,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         self.application_args = [str(self._folder.spec_path)]
         self.name = self.name or safe_name("-".join(["cdc", self.stage, connector.name, *run]))
         self.jars = self.jars or conf.get("cdc", "spark_jars", fallback="") or None
+        self.conf = {**(self.conf or {}), REDACTION: with_redaction((self.conf or {}).get(REDACTION, ""))}
         if not self._runs_here():
             return
         # The driver, and with a local master its workers, use this Python; spark-submit may be next to it.
@@ -374,20 +385,18 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         if store is not None:
             store.delete(self.external_id_key)
 
-    def _judge(
-        self, result: JobResult | None, failure: Exception | None, secrets: Mapping[str, Any]
-    ) -> JobResult:
+    def _judge(self, result: JobResult | None, failure: Exception | None) -> JobResult:
         if result is not None and (failure is None or not result.ok):
             return result
         if failure is not None:
             if isinstance(failure, ValueError):
                 raise ConfigurationError("the application can't be submitted", found=str(failure))
-            known = error_of("", redact(str(failure), secrets))
+            known = error_of("", str(failure))
             if type(known) is not CdcError:
                 raise known
             raise CdcError(
                 "the Spark application failed",
-                found=redact(last_word(str(failure)), secrets),
+                found=last_word(masked(str(failure))),
                 remedy="its whole output is above in this log",
             )
         raise ConfigurationError(

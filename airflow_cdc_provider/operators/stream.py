@@ -22,9 +22,11 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
-from airflow_cdc_provider.tasks.failures import error_of, for_airflow, redact
+from airflow_cdc_provider.tasks.failures import error_of, for_airflow
+from airflow_cdc_provider.tasks.masking import digest
 from airflow_cdc_provider.tasks.run_folder import RunFolder, unwritable
 from airflow_cdc_provider.tasks.spark_process import kill, last_word, process_tree
 from airflow_cdc_provider.tasks.stream_application import Health, StreamFolder
@@ -156,7 +158,6 @@ class CdcStreamOperator(SparkStageOperator):
         for path in (folder.state_path, folder.stop_path):
             path.unlink(missing_ok=True)
         self._folder.discard_result()
-        secrets = self._write_job(connector)
         self._fill_submit(connector)
         if not self._runs_here():
             # The submitting process needn't wait: the application's state file reports its status.
@@ -177,6 +178,7 @@ class CdcStreamOperator(SparkStageOperator):
         except OSError as error:
             raise unwritable(folder.path, error) from error
         try:
+            self._write_job(connector)
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -185,13 +187,16 @@ class CdcStreamOperator(SparkStageOperator):
                 env={**os.environ, **(hook._env or {})},
                 start_new_session=True,
             )
+        except BaseException:
+            self._folder.remove_connection()
+            raise
         finally:
             os.close(log)
         self.log.info(
             "Started the continuous application of %s; its log is %s", connector.name, folder.log_path
         )
         try:
-            self._await_heartbeat(folder, process, secrets)
+            self._await_heartbeat(folder, process)
         except BaseException:  # also of a task that is killed
             for one in [*process_tree(process.pid), *folder.processes(str(self.application))]:
                 kill(one)
@@ -200,18 +205,14 @@ class CdcStreamOperator(SparkStageOperator):
             raise
         self._folder.remove_connection()
 
-    def _await_heartbeat(
-        self, folder: StreamFolder, process: subprocess.Popen[bytes], secrets: Mapping[str, Any]
-    ) -> None:
+    def _await_heartbeat(self, folder: StreamFolder, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + self.start_timeout_seconds
         while self._health().status == "absent":
             if process.poll() not in (None, 0) or (process.poll() == 0 and self._runs_here()):
                 result = self._folder.read_result()
                 if result is not None and not result.ok:
-                    raise error_of(result.error_code, redact(result.error, secrets))
-                raise error_of(
-                    "", redact(f"the application ended during its start: {_tail(folder)}", secrets)
-                )
+                    raise error_of(result.error_code, result.error)
+                raise error_of("", f"the application ended during its start: {_tail(folder)}")
             if self._killed:
                 raise TransientError("the task was killed while the continuous application started")
             if time.monotonic() > deadline:
@@ -264,7 +265,11 @@ class CdcStreamOperator(SparkStageOperator):
         )
 
     def _spec(self, connector: Connector) -> Mapping[str, Any]:
-        return {"connector": connector.without_secrets().to_dict(), "options": self._job_options(connector)}
+        return {
+            "connector": connector.split_secrets()[0],
+            "options": self._job_options(connector),
+            "secrets": digest(connector),
+        }
 
     def _health(self) -> Health:
         return self._stream_folder().health(self.heartbeat_timeout_seconds)
@@ -296,11 +301,11 @@ def _same(folder: StreamFolder, spec: Mapping[str, Any]) -> bool:
         running = JobSpec.from_json(folder.spec_path.read_text())
     except (OSError, ValueError, CdcError):
         return False
-    return running.connector == spec["connector"] and running.options == spec["options"]
+    return all(getattr(running, name) == value for name, value in spec.items())
 
 
 def _tail(folder: StreamFolder) -> str:
     try:
-        return last_word(folder.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace"))
+        return last_word(masked(folder.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")))
     except OSError:
         return "no log"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.secrets import resolve_secrets
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
 from airflow_cdc_provider.signals.names import AIRFLOW, FILE
 from airflow_cdc_provider.signals.signal import ReceivedSignal
@@ -83,7 +84,7 @@ class ChannelContext:
     folder: Path | None
     file: str
     connector: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def open_channels(
@@ -115,8 +116,9 @@ def open_channels(
 
 def _build(name: str, context: ChannelContext) -> Channel:
     module, _, attribute = name.partition(":")
+    settings = resolve_secrets(context.settings, "signals.settings")
     try:
-        built = getattr(importlib.import_module(module), attribute)(context.connector, dict(context.settings))
+        built = getattr(importlib.import_module(module), attribute)(context.connector, settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"the signal channel {name} can't be built",

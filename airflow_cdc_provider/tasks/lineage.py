@@ -3,8 +3,8 @@
 A source table has the namespace ``<type>://<host>:<port>``, of the first contact point, and the name
 ``keyspace.table`` or ``database.collection``. A lake table has its catalog as namespace, and the name
 ``namespace.table``. The catalog is the declaration's ``catalog_options.uri`` (``thrift`` becomes ``hive``),
-else its ``warehouse``; ``iceberg://<catalog>`` if the catalog is part of Spark's own configuration. No name
-contains a login.
+else its ``warehouse``; ``iceberg://<catalog>`` if the catalog is part of Spark's own configuration or
+its address has an unknown form. Of an address, only scheme, host, port and path get into a name.
 
 Airflow's OpenLineage provider calls an operator's ``get_openlineage_facets_on_complete`` when its task has
 ended, successfully or not. Only then does this module need the provider.
@@ -12,16 +12,28 @@ ended, successfully or not. Only then does this module need the provider.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult
 
 _SCHEMES: Final = {"thrift": "hive", "": "file"}
+_HOST: Final = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?(?P<port>:\d+)?"
+_ADDRESS: Final = re.compile(
+    r"(?:(?P<scheme>[a-z][a-z0-9+._-]*)(?::[a-z]+)*:(?=/)(?://)?)?(?:[^@/?;#,]*@)?"
+    rf"{_HOST}(?P<path>(?:/[\w.%~+-]+)*)(?P<rest>(?:[/?;#:,\\].*)?)",
+    re.ASCII | re.DOTALL | re.IGNORECASE,
+)
+"""An address; what follows the path may be parameters, and further hosts."""
+_ORACLE: Final = re.compile(
+    rf"(?P<scheme>oracle):[a-z]+:[^@]*@(?://)?{_HOST}(?P<path>(?:[:/][\w.$#]+)?)(?P<rest>(?:[/?;#:,].*)?)",
+    re.ASCII | re.DOTALL | re.IGNORECASE,
+)
+_IPV6: Final = re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")
 
 
 @dataclass(frozen=True)
@@ -81,29 +93,27 @@ def lineage_of(
 
 
 def source_namespace(connector: Connector, connection: Mapping[str, Any]) -> str:
-    """Return the source's namespace; a recording has its connector's name."""
+    """Return the source's namespace; a recording, or a host of unknown form, has its connector's name."""
     extra = connection.get("extra", {})
     if brokers := str(extra.get("bootstrap.servers") or ""):
-        return f"kafka://{brokers.partition(',')[0].strip()}"
+        return f"kafka://{_place(brokers)[1] or connector.name}"
     host = str(extra.get("secret_uri") or connection.get("host") or "")
-    if not host:
+    bare = host.split(",", maxsplit=1)[0].strip()
+    _, place, _ = _place(f"[{bare}]" if _IPV6.fullmatch(bare) else host)
+    if not place:
         return f"{connector.type}://{connector.name}"
-    first = _authority(host).split(",")[0].strip()
     port = connection.get("port")
-    named = first.rpartition(":")[2].isdigit() and (first.count(":") == 1 or "]:" in first)
-    address = f"[{first}]" if first.count(":") > 1 and not first.startswith("[") else first
-    return f"{connector.type}://{address if named or not port else f'{address}:{port}'}"
+    named = not port or re.search(r":\d+$", place) is not None
+    return f"{connector.type}://{place if named else f'{place}:{port}'}"
 
 
 def catalog_namespace(connector: Connector) -> str:
     """Return the namespace of the lake's tables."""
     options = connector.lake.catalog_options
-    address = options.get("uri") or options.get("warehouse")
-    if not address:
+    scheme, place, path = _place(options.get("uri") or options.get("warehouse") or "")
+    if (not place and not path) or (place and not scheme):
         return f"iceberg://{connector.lake.catalog}"
-    parts = urlsplit(address.removeprefix("jdbc:"))
-    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
-    return f"{scheme}://{_authority(address)}{parts.path}".rstrip("/")
+    return f"{_SCHEMES.get(scheme, scheme)}://{place}{path}"
 
 
 def as_openlineage(lineage: Lineage) -> Any:
@@ -132,8 +142,14 @@ def as_openlineage(lineage: Lineage) -> Any:
     )
 
 
-def _authority(address: str) -> str:
-    """Return hosts and ports without a login, from an address or a list of hosts."""
-    if "://" not in address:
-        return "" if address.startswith("/") else address
-    return urlsplit(address.removeprefix("jdbc:")).netloc.rpartition("@")[2]
+def _place(address: str) -> tuple[str, str, str]:
+    """Return scheme, first host with port, and path of an address or a list of hosts; nothing else.
+
+    All are empty if the address has another form, as with a login of characters that addresses reserve.
+    """
+    text = address.strip().removeprefix("jdbc:")
+    found = _ORACLE.fullmatch(text) or _ADDRESS.fullmatch(text)
+    if found is None or "@" in found["rest"]:
+        return "", "", ""
+    path = found["path"].replace(":", "/")
+    return (found["scheme"] or "").lower(), (found["host"] or "") + (found["port"] or ""), path

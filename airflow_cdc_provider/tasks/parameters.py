@@ -8,8 +8,10 @@ from typing import Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.options import NATIVE, Rendered, unwrapped, value_of
 from airflow_cdc_provider.tasks.failures import for_airflow
+from airflow_cdc_provider.tasks.masking import Shown, keep_rendered
 
 _MARKS = ("{{", "{%", "{#")
 
@@ -40,6 +42,15 @@ class TemplatedTask:
     ) -> None:
         airflow: Any = super()
         airflow._do_render_template_fields(parent, template_fields, *more, **named)
+        if parent is self:
+            shown = ("connector", "conf", "env_vars")
+            keep_rendered(*(getattr(self, name, None) for name in shown))
+            for name in shown:
+                value = getattr(self, name, None)
+                if isinstance(value, str) and masked(value) != value:
+                    value = value_of(value)
+                if isinstance(value, dict):
+                    setattr(self, name, Shown(value))
         try:
             for name in _texts(type(self)).intersection(template_fields) if parent is self else ():
                 setattr(self, name, _to_text(name, getattr(self, name)))

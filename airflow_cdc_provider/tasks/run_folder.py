@@ -6,7 +6,8 @@ running application finds its result.
 
 =======================  =================================================================
 ``spec.json``            the :class:`~airflow_cdc_provider.jobs.spec.JobSpec`, no secrets
-``connection.json``      the source's connection, mode 0600, removed when the job has ended
+``connection.json``      the source's connection, mode 0600, removed when the job has ended; if its task was
+                         killed, by any later task (:func:`sweep`)
 ``result.json``          the :class:`~airflow_cdc_provider.jobs.spec.JobResult`
 ``snapshot_rows.jsonl``  rows read of each table while a snapshot runs
 ``notifications.jsonl``  notifications for Airflow, one per line
@@ -17,17 +18,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
 from airflow_cdc_provider.tasks.work_folder import configured_work_folder, own_folder
+
+_QUEUED_SECONDS: Final = 86_400
+"""The longest time that an application waits on a cluster for its start, after its task was lost."""
+_WRITING_SECONDS: Final = 3600
+_held: dict[Path, int] = {}
+"""The locked files with connections' values that this process has written."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class RunFolder:
         """
         work = configured_work_folder(work_folder)
         try:
+            sweep(work)
             return cls(own_folder(work, *parts, create=True))
         except OSError as error:
             raise unwritable(Path(error.filename or work), error) from error
@@ -83,15 +93,31 @@ class RunFolder:
         """Write the spec."""
         write_private(self.spec_path, spec.to_json())
 
-    def write_connection(self, values: Mapping[str, Any]) -> ConnectionRef:
-        """Write a connection's values for the job."""
-        write_private(self.connection_path, json.dumps(values))
+    def write_connection(self, values: Mapping[str, Any], *, outlives_task: bool = False) -> ConnectionRef:
+        """Write a connection's values for the job, and hold them until they are removed.
+
+        Args:
+            values: The values.
+            outlives_task: The application may start after its task ended: no sweep removes them for a day.
+        """
+        path = self.connection_path
+        self.remove_connection()
+        while path not in _held:
+            write_private(path, json.dumps(values))
+            with contextlib.suppress(FileNotFoundError):  # a sweep was faster than the lock
+                held = os.open(path, os.O_RDONLY)
+                fcntl.flock(held, fcntl.LOCK_SH)
+                needed = time.time() + (_QUEUED_SECONDS if outlives_task else 0)
+                os.utime(path, (needed, needed))
+                _held[path] = held
         return ConnectionRef(file=str(self.connection_path))
 
     def remove_connection(self) -> None:
         """Remove the connection's values."""
         with contextlib.suppress(OSError):
             self.connection_path.unlink()
+        if (held := _held.pop(self.connection_path, None)) is not None:
+            os.close(held)
 
     def discard_result(self) -> None:
         """Remove the files of an earlier try, so that they aren't read as this one's."""
@@ -119,6 +145,28 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def sweep(work_folder: Path, patterns: Sequence[str] = ("*/*/*/*", "*/stream")) -> None:
+    """Remove connections' values that no one holds: their task was killed.
+
+    The lock of their file says so, which the task holds, and its time, before which they are needed.
+
+    Args:
+        work_folder: The folder with folders of runs.
+        patterns: Where these are in it.
+    """
+    for path in (path for pattern in patterns for path in work_folder.glob(f"{pattern}/connection.json*")):
+        with contextlib.suppress(OSError):
+            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found = os.fstat(opened)
+                needed = found.st_mtime + (_WRITING_SECONDS if path.suffix == ".part" else 0)
+                if found.st_uid == os.geteuid() and needed <= time.time():
+                    path.unlink()
+            finally:
+                os.close(opened)
 
 
 def write_private(path: Path, text: str) -> None:

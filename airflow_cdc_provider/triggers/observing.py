@@ -43,7 +43,7 @@ class Given:
         batches: The batches that runs reported; None before the first.
     """
 
-    connection: Mapping[str, Any] = field(default_factory=dict)
+    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
     offset: Mapping[str, Any] | None = None
     snapshots: Mapping[str, Any] | None = None
     batches: Mapping[str, Any] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_cdc_provider.options import option
+from airflow_cdc_provider.options import option, secret_settings
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class CassandraPublishOptions:
         "Custom converters of columns in envelope debezium: type (package.module:function), columns (a "
         "regular expression on keyspace.table.column), schema_name, and custom settings",
         {},
+        secret=secret_settings,
     )
     before: bool = option(
         "Add before to values of envelope debezium: the row before the change, as far as it is known from "

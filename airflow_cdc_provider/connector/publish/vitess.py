@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.options import option
+from airflow_cdc_provider.options import option, secret_settings
 
 _MASK: Final = re.compile(r"(truncate|mask):\d+|(hash|hash-v2):([^:]+):.+", re.DOTALL)
 
@@ -31,6 +31,11 @@ def _patterns(values: tuple[str, ...]) -> str:
         except re.error as error:
             return f"regular expressions on keyspace.table.column ({value!r}: {error})"
     return ""
+
+
+def _salts(form: str) -> list[str]:
+    """Return the salt of a mask, if it has one."""
+    return [form.split(":", 2)[2]] if form.startswith("hash") else []
 
 
 def _masks(values: Mapping[str, str]) -> str:
@@ -157,6 +162,7 @@ class VitessPublishOptions:
         "(column.truncate, column.mask, column.mask.hash). The first match applies",
         {},
         check=_masks,
+        secret=_salts,
     )
     source_types_of_columns: tuple[str, ...] = option(
         "Anchored regular expressions on keyspace.table.column: add MySQL type, length and scale to the "
@@ -174,6 +180,7 @@ class VitessPublishOptions:
         "Custom converters of columns: type (package.module:function), columns (a regular expression on "
         "keyspace.table.column), schema_name, and custom settings",
         {},
+        secret=secret_settings,
     )
     remove_fields: tuple[str, ...] = option(
         "Dotted paths of fields to remove from values: source.vgtid, after.name ... (transform RemoveField)",

@@ -11,7 +11,7 @@ from airflow_cdc_provider.jobs.context.clients import Clients, Connections
 from airflow_cdc_provider.jobs.context.job import Job
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.spark.session import build_lake, build_session
-from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.jobs.spec import DECLARED, JobSpec
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Source
 from airflow_cdc_provider.sources.registry import source_plugin
@@ -47,9 +47,10 @@ def open_run(spec: JobSpec, stopping: Callable[[], bool], report: RunReport) -> 
     Raises:
         ConfigurationError: The declaration, the connection, Java or the lake's classes are invalid.
     """
-    job = Job(spec, Connector.from_dict(spec.connector), stopping)
-    connector = job.connector
-    connections, values = Connections.split_off(spec.connection.resolve())
+    values = spec.connection.resolve()
+    connector = Connector.with_secrets(spec.connector, values.pop(DECLARED, ()))
+    job = Job(spec, connector, stopping)
+    connections, values = Connections.split_off(values)
     source = source_plugin(connector.type).source(connector, values)
     source.cancel_when(stopping)
     try:

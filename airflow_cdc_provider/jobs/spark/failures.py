@@ -22,6 +22,7 @@ from airflow_cdc_provider.exceptions import (
     listed,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.masking import masked
 
 
 class _Known(NamedTuple):
@@ -122,7 +123,7 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = str(error)
+    text = masked(str(error))
     ours = error_from_text(text)
     if ours is not None:
         return ours
@@ -155,7 +156,7 @@ def described(error: BaseException) -> str:
         return " ".join(str(known).split())
     while error.__cause__ is not None:
         error = error.__cause__
-    text = str(error)
+    text = masked(str(error))
     if raised := _RAISED.findall(text):
         return str(raised[-1])
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())

@@ -2,7 +2,8 @@
 
 :func:`build_session` starts or joins a session and adds the settings of this package. Settings of
 ``spark-submit``, the cluster's ``spark-defaults.conf`` or a running session take precedence, with one
-exception: the session's time zone is UTC, because change records have UTC timestamps.
+exception: the session's time zone is UTC, because change records have UTC timestamps. What Spark redacts is
+extended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.jobs.spark.redaction import REDACTION, with_redaction
 from airflow_cdc_provider.lake.warehouse import require_atomic_commits
+from airflow_cdc_provider.secrets import resolve_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +75,7 @@ def build_session(
     _require_iceberg(SparkContext._jvm)
     builder = SparkSession.builder
     for name, value in configured.items():
-        if name not in present or name in {_EXTENSIONS, _TIME_ZONE}:
+        if name not in present or name in {_EXTENSIONS, _TIME_ZONE, REDACTION}:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     if _SHUFFLE_PARTITIONS not in present.keys() | extra.keys():  # 200 by default: for big data
@@ -124,7 +127,7 @@ def settings(
     """
     extra = extra or {}
     catalog = f"spark.sql.catalog.{connector.lake.catalog}"
-    options = connector.lake.catalog_options
+    options = resolve_secrets(connector.lake.catalog_options, "lake.catalog_options")
     if not options and catalog not in present and catalog not in extra:
         raise ConfigurationError(
             f"nothing declares the catalog {connector.lake.catalog}",
@@ -149,6 +152,7 @@ def settings(
         **extra,
         _EXTENSIONS: ",".join(extensions),
         _TIME_ZONE: "UTC",
+        REDACTION: with_redaction({**extra, **present}.get(REDACTION, "")),
     }
 
 

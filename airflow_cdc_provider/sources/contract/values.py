@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.masking import masked
+
 Offset = Mapping[str, Any]
 """Where a run resumes: origin -> position, in the source's own JSON. ``json.dumps(o, sort_keys=True)`` is its
 text; each origin's value has a format number under ``"v"``."""
@@ -29,6 +31,11 @@ class Finding:
     subject: str
     message: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Mask secrets: a message may have a server's text."""
+        for name in ("message", "remedy"):
+            object.__setattr__(self, name, masked(getattr(self, name)))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.masking import remember
 
 _OPTION: Final = "source.authentication_class"
 _ALLOWED: Final = ("username", "password", "authSource", "authMechanism", "authMechanismProperties")
@@ -60,4 +61,5 @@ def provider_credentials(class_path: str, hosts: str) -> dict[str, Any]:
             expected=f"a mapping with some of {', '.join(_ALLOWED)}",
             found=str(found),
         )
+    remember(credentials)
     return dict(credentials)

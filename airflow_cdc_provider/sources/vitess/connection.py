@@ -42,6 +42,7 @@ import grpc
 from grpc.experimental import ChannelOptions
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.sources.vitess import protocol
 
 DEFAULT_PORT: Final = 15991
@@ -158,6 +159,7 @@ class ConnectionValues:
         Raises:
             ConfigurationError: The host is missing, or a setting is invalid or unknown.
         """
+        remember(connection)
         extra = _extra(connection.get("extra"))
         extra |= {name: value for name, value in (declared or {}).items() if value not in (None, "", {})}
         if unknown := sorted(set(extra) - _SETTINGS):
@@ -192,12 +194,6 @@ class ConnectionValues:
         """Metadata of every call."""
         login = (("username", self.login), ("password", self.password)) if self.login else ()
         return (*login, *self.headers)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Values that no message may contain."""
-        own = (self.password, self.vtctld.password if self.vtctld else "")
-        return tuple(value for value in (*own, *(value for _, value in self.headers)) if value)
 
     @property
     def channel_options(self) -> list[tuple[str, Any]]:

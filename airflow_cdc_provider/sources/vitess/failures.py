@@ -7,10 +7,10 @@ all UNKNOWN. Such errors are classified by their text. All other code only uses 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.masking import masked
 
 
 class StaleTabletSchema(TransientError):
@@ -70,21 +70,18 @@ _CONFIGURATION_CODES: Final = {
 }
 
 
-def failure(doing: str, code: str, details: str, secrets: Sequence[str] = ()) -> CdcError:
+def failure(doing: str, code: str, details: str) -> CdcError:
     """Return the exception for an error of VTGate.
 
     Args:
         doing: The failed operation, as the start of the message.
         code: Name of the status code of gRPC or Vitess, which are the same.
         details: The server's text.
-        secrets: Values to redact from the message.
 
     Returns:
         An exception whose class says whether a retry may help.
     """
-    text = " ".join(details.split())
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    text = masked(" ".join(details.split()))
     is_long = len(text) > _START_TEXT + _END_TEXT
     shown = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}" if is_long else text
     found = f"{code}: {shown.rstrip('.')}"

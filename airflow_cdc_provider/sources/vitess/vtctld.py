@@ -57,7 +57,7 @@ def _position(call: Any, vtctld: Vtctld, shard: str, tablet_type: str, seconds: 
         answer = call(request.SerializeToString(), seconds, metadata=vtctld.metadata)
     except grpc.RpcError as error:
         doing = f"vtctld at {vtctld.host}:{vtctld.port} doesn't return the positions of {shard}"
-        raise failure(doing, error.code().name, error.details() or "", (vtctld.password,)) from None
+        raise failure(doing, error.code().name, error.details() or "") from None
     response = protocol.parse(protocol.ShardReplicationPositionsResponse, answer)
     type_number = protocol.TABLET_TYPES[tablet_type]
     positions = [

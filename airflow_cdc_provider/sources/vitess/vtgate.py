@@ -74,7 +74,7 @@ class VtgateClient:
             CdcError: The statement failed; the class says whether a retry may help.
         """
         call: Any = self._channel.unary_unary(protocol.service("Execute"))
-        with mapped_errors(f"VTGate at {self.values.described} can't run {_short(sql)}", self.values):
+        with mapped_errors(f"VTGate at {self.values.described} can't run {_short(sql)}"):
             answer = call(
                 execute_request(sql, target, self.values), timeout_seconds, metadata=self.values.metadata
             )
@@ -144,7 +144,7 @@ class RawStream:
             if self._cancelled:
                 raise StopIteration from None
             values = self._client.values
-            raise _of_rpc(f"the stream of VTGate at {values.described} ended", error, values) from None
+            raise _of_rpc(f"the stream of VTGate at {values.described} ended", error) from None
         return response
 
     def cancel(self) -> None:
@@ -178,18 +178,17 @@ def read_answer(data: bytes, sql: str, values: ConnectionValues) -> Answer:
     if response.HasField("error"):
         code = {c.value[0]: c.name for c in grpc.StatusCode}.get(response.error.code, "UNKNOWN")
         doing = f"VTGate at {values.described} can't run {_short(sql)}"
-        raise failure(doing, code, response.error.message, values.secrets)
+        raise failure(doing, code, response.error.message)
     result = response.result
     return Answer(tuple(f.name for f in result.fields), [_row(row) for row in result.rows], result)
 
 
 @contextmanager
-def mapped_errors(doing: str, values: ConnectionValues) -> Iterator[None]:
+def mapped_errors(doing: str) -> Iterator[None]:
     """Map gRPC's errors to exceptions by the required reaction.
 
     Args:
         doing: The failed operation, as the start of the message.
-        values: The connection, whose secrets are redacted.
 
     Raises:
         CdcError: A gRPC call failed.
@@ -197,11 +196,11 @@ def mapped_errors(doing: str, values: ConnectionValues) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise _of_rpc(doing, error, values) from None
+        raise _of_rpc(doing, error) from None
 
 
-def _of_rpc(doing: str, error: grpc.RpcError, values: ConnectionValues) -> Exception:
-    return failure(doing, error.code().name, error.details() or "", values.secrets)
+def _of_rpc(doing: str, error: grpc.RpcError) -> Exception:
+    return failure(doing, error.code().name, error.details() or "")
 
 
 def _row(row: Any) -> list[bytes | None]:

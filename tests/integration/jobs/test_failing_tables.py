@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.jobs.spec import DECLARED
 from tests.integration.jobs.conftest import Application, RunStage
 from tests.integration.jobs.shop import Shop
+from tests.security.leaks import leaks
 from tests.unit.sources.cassandra.recordings import recording
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.integration
+
+
+PLANTED = ("w0rd-of-the-login", "w0rd-of-the-catalog", "w0rd-of-a-header", "w0rd_of_a_column")
+"""The last one is in an error of a worker: it is the name of a column."""
+
+
+def with_planted(declaration: dict[str, Any]) -> Connector:
+    """Return the connector with secrets of its catalog, which a catalog of type hadoop ignores."""
+    _, of_catalog, of_header, shown = PLANTED
+    named = {"credential": of_catalog, "header.X-Mine": of_header, "token": shown}
+    options = {**declaration["lake"]["catalog_options"], **named, "uri": f"jdbc:x://me:{of_catalog}@db/x"}
+    return Connector.from_dict({**declaration, "lake": {**declaration["lake"], "catalog_options": options}})
+
+
+def assert_no_secret(application: Application) -> None:
+    """Search all that a run of an application wrote."""
+    (events,) = (file for file in (application.folder / "events").rglob("events_*") if file.is_file())
+    environment = next(line for line in events.read_text().splitlines() if "EnvironmentUpdate" in line)
+    settings = json.loads(environment)["Spark Properties"]
+    assert settings["spark.sql.catalog.lake.type"] == "hadoop"
+    assert {
+        settings[f"spark.sql.catalog.lake.{name}"] for name in ("credential", "header.X-Mine", "uri")
+    } == {"*********(redacted)"}
+    assert not leaks(events.read_text(), *PLANTED[:-1]), "Spark's plans have names of columns"
+    for name in ("spec.json", "result.json", "log"):
+        found = leaks((application.folder / name).read_text(errors="replace"), *PLANTED)
+        assert not found, f"{name}: {found}"
 
 
 def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
@@ -29,19 +60,29 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     shop.declare_catalog()
     good, far, named, typed = (shop.table_name(table) for table in ("good", "far", "named", "typed"))
     shop.run("CREATE TABLE good (k int PRIMARY KEY, v int) WITH cdc = true")
-    shop.run("CREATE TABLE far (k int PRIMARY KEY, v timestamp) WITH cdc = true")
+    shop.run("CREATE TABLE far (k int PRIMARY KEY, w0rd_of_a_column timestamp) WITH cdc = true")
     shop.run("CREATE TABLE typed (k int PRIMARY KEY, v timestamp) WITH cdc = true")
     shop.run("CREATE TABLE named (k int PRIMARY KEY, v int) WITH cdc = true")
     shop.run("INSERT INTO good (k, v) VALUES (1, 1)")
     shop.run("INSERT INTO typed (k, v) VALUES (1, 1)")
-    shop.run(f"INSERT INTO far (k, v) VALUES (1, {2**63 - 1})")
+    shop.run(f"INSERT INTO far (k, w0rd_of_a_column) VALUES (1, {2**63 - 1})")
     shop.run("INSERT INTO named (k, v) VALUES (1, 1)")
     shop.spark.sql(f"CREATE NAMESPACE lake.{shop.keyspace}")
     shop.spark.sql(f"CREATE TABLE lake.{shop.mirror_name('named')} (a int) USING iceberg")
     shop.close_segments()
 
-    process = application.start("sync", shop.declaration, shop.connection)
+    events = application.folder / "events"
+    events.mkdir()
+    logged = f"local[2] --conf spark.eventLog.enabled=true --conf spark.eventLog.dir={events.as_uri()}"
+    plain, secrets = with_planted(shop.declaration).split_secrets()
+    process = application.start(
+        "sync",
+        plain,
+        {**shop.connection, "password": PLANTED[0], DECLARED: secrets},
+        master=f"{logged} --conf spark.eventLog.compress=false",
+    )
     outcome = application.wait(process)
+    assert_no_secret(application)
 
     assert process.returncode == 1, application.log_tail()
     assert not outcome.ok
@@ -52,7 +93,7 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     assert tables[named].error_code == "CONFIGURATION"
     assert "was written by an older release, or not by this provider" in tables[named].error
     assert "drop it, with the other tables of the connector" in tables[named].error
-    assert "timestamp out of range of the lake's type" in tables[far].error
+    assert "column ***, has a timestamp out of range of the lake's type" in tables[far].error
     assert "set source.advanced.timestamps to milliseconds" in tables[far].error
     for table in (far, named):
         assert f"{table}: {tables[table].error.partition('] ')[2]}" in outcome.error
@@ -67,7 +108,7 @@ def test_tables_that_cannot_be_merged_are_named_and_all_others_follow(
     assert (outcome.ok, outcome.error_code) == (False, "CONFIGURATION")
     assert f"1 of 3 tables failed: {typed}: column v of" in outcome.error
     assert shop.assert_equal("good") == 2
-    assert [row["v"] for row in shop.mirror("far").collect()] == [2**63 - 1]
+    assert [row["w0rd_of_a_column"] for row in shop.mirror("far").collect()] == [2**63 - 1]
 
     shop.drop_mirror("typed")
     outcome = shop.stage("sync")

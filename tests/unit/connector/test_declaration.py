@@ -147,11 +147,11 @@ def test_secrets_are_shown_nowhere_and_leave_the_declaration_for_a_spec() -> Non
 
     assert "hunter2" not in f"{connector!r} {connector}"
     assert Connector.from_dict(connector.to_dict()) == connector
-    assert connector.secrets == {"keystore_password": "hunter2"}
-    spec = connector.without_secrets()
-    assert spec.secrets == {}
-    assert spec == encrypted(key_password="${env:KEY_WORD}")
-    assert "hunter2" not in str(spec.to_dict())
+    plain, secrets = connector.split_secrets()
+    assert secrets == [(("source", "encryption", "keystore_password"), "hunter2")]
+    assert Connector.from_dict(plain) == encrypted(key_password="${env:KEY_WORD}")
+    assert "hunter2" not in str(plain)
+    assert Connector.with_secrets(plain, secrets) == connector
 
 
 def test_a_secret_of_the_wrong_kind_is_refused_without_being_shown() -> None:

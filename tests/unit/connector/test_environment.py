@@ -74,6 +74,12 @@ def declared(kind: str, path: tuple[str, ...], value: Any) -> Connector | str:
         return error.message
 
 
+def shown(found: Connector | str, value: Any) -> Connector | str:
+    """Return an error with what it would show of a value that weren't a variable's."""
+    name = next(iter(value), "") if isinstance(value, dict) else str(value)
+    return found.replace("${env:THE_OPTION}", name) if isinstance(found, str) else found
+
+
 @pytest.mark.covers("DSX-AGT-04")
 @pytest.mark.parametrize("section", sorted({path[0] for _, path, _ in ALL}))
 @pytest.mark.parametrize("kind", source_names())
@@ -83,7 +89,7 @@ def test_an_option_from_the_environment_is_the_option(
     different = []
     for path, value in [(path, value) for of, path, value in ALL if (of, path[0]) == (kind, section)]:
         monkeypatch.setenv("THE_OPTION", value if isinstance(value, str) else yaml.safe_dump(value))
-        if declared(kind, path, "${env:THE_OPTION}") != declared(kind, path, value):
+        if shown(declared(kind, path, "${env:THE_OPTION}"), value) != declared(kind, path, value):
             different.append((".".join(path), value))
     assert different == []
 
@@ -124,7 +130,7 @@ def test_a_secret_stays_a_reference_which_the_job_resolves(monkeypatch: pytest.M
     encryption = {"keystore": "/k", "keystore_password": "${env:THE_SECRET}"}
     found = Connector.from_dict({"name": "a", "source": {"type": "cassandra", "encryption": encryption}})
     assert found.to_dict()["source"]["encryption"]["keystore_password"] == "${env:THE_SECRET}"
-    assert found.secrets == {}
+    assert found.split_secrets()[1] == []
 
 
 def test_members_of_lists_and_mappings_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,17 +72,16 @@ def test_passwords_of_a_keystore_travel_with_the_connection(spark_submit: FakeSp
         CdcSyncOperator(task_id="sync", connector=encrypted()).execute(TaskContext())
 
     seen = spark_submit.seen
-    assert seen["connection"]["extra"]["keystore_password"] == "w0rd-of-the-store"
+    path = ["source", "encryption", "keystore_password"]
+    assert seen["connection"]["declared_secrets"] == [[path, "w0rd-of-the-store"]]
     assert seen["spec"]["connector"]["source"]["encryption"] == {"keystore": "/k.jceks"}
     assert "w0rd-of-the-store" not in json.dumps([seen["arguments"], seen["spec"], str(failed.value)])
 
 
-def test_passwords_of_a_keystore_without_a_connection_must_be_references(spark_submit: FakeSpark) -> None:
-    operator = CdcSyncOperator(task_id="sync", connector=encrypted(conn_id=""))
-    with pytest.raises(AirflowFailException, match="references to them") as failed:
-        operator.execute(TaskContext())
-    assert "w0rd-of-the-store" not in str(failed.value)
-    assert not spark_submit.started
+def test_passwords_of_a_keystore_need_no_connection_to_travel(spark_submit: FakeSpark) -> None:
+    spark_submit.answers(**RESULT)
+    CdcSyncOperator(task_id="sync", connector=encrypted(conn_id="")).execute(TaskContext())
+    assert list(spark_submit.seen["connection"]) == ["declared_secrets"]
 
 
 def test_the_run_folder_is_the_owners_only_and_goes_after_success(

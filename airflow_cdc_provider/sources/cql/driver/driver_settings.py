@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.sources.cql.driver.hocon import parse_hocon
 from airflow_cdc_provider.sources.cql.driver.tls import SETTINGS as TLS_SETTINGS
 
@@ -182,7 +183,11 @@ def resolved(connection: Mapping[str, Any]) -> dict[str, Any]:
             )
     values = {**connection, "extra": {name: _read(name, value) for name, value in extra.items()}}
     path = extra.get(_FILE)
-    return _with_defaults(values, read_driver_file(str(path))) if path else values
+    if not path:
+        return values
+    found = _with_defaults(values, read_driver_file(str(path)))
+    remember(found)
+    return found
 
 
 def read_driver_file(path: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.keystores import Keystore, read_keystore
+from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.properties_file import parse_properties
 
 _DEFAULTS: Final = {
@@ -129,6 +130,7 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
                 expected=", ".join(_DEFAULTS),
                 found=", ".join(own) or f"{len(unknown)} others",
             )
+        remember(from_file)
         settings |= from_file
     settings |= {name: str(extra[name]) for name in _DEFAULTS if extra.get(name)}
     for name, allowed in (("Store.type", _TYPES), ("Manager.algorithm", _ALGORITHMS)):

@@ -1,0 +1,48 @@
+"""Masks the arguments of tasks as Airflow shows them; a digest of a declaration's secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from airflow_cdc_provider.connections.masking import keep_secret
+from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
+from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.masking import by_name, known, masked, remember
+from airflow_cdc_provider.options import value_of
+
+_ROUNDS: Final = 100_000
+
+
+class Shown(dict[str, Any]):
+    """A mapping whose text is masked: ``airflow tasks render`` prints what a task's arguments are."""
+
+    def __repr__(self) -> str:
+        return masked(super().__repr__())
+
+
+def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
+    """Register the secrets in a task's rendered arguments.
+
+    Args:
+        connector: The declaration; an invalid one fails the task later.
+        settings: Spark's settings and environment variables.
+    """
+    with contextlib.suppress(CdcError):
+        if connector is not None:
+            to_connector(connector)
+    for given in settings:
+        plain = value_of(given) if isinstance(given, str) else given
+        remember(by_name(plain) if isinstance(plain, Mapping) else {})
+    keep_secret(known(), secret=True)
+
+
+def digest(connector: Connector) -> str:
+    """Return a digest of a declaration's literal secrets, slow to search; empty if it has none."""
+    secrets = json.dumps(connector.split_secrets()[1]).encode()
+    if secrets == b"[]":
+        return ""
+    return hashlib.pbkdf2_hmac("sha256", secrets, connector.name.encode(), _ROUNDS).hex()
