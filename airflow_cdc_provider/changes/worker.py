@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zipimport import zipimporter
 
 import pyarrow as pa
+
+from airflow_cdc_provider.exceptions import CdcError, error_of_code
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _frozen = False
+_TOKEN: Final = secrets.token_hex(16)
+"""Marks errors of this driver's workers in Spark's text, which also quotes sources: they can't know it."""
 
 
 def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) -> DataFrame:
@@ -31,18 +37,33 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) ->
     names = frame.columns
     if any("." in name or "`" in name for name in names):  # PySpark looks columns up by unquoted names
         frame = frame.toDF(*(f"c{number}" for number in range(len(names))))
-    return frame.mapInArrow(_Task(work, names), schema)
+    return frame.mapInArrow(_Task(work, names, _TOKEN), schema)
+
+
+def error_of_worker(text: str) -> CdcError | None:
+    """Find the error of this package that a worker of this driver raised, in Spark's text."""
+    found = re.search(rf"\[CDC-([A-Z-]+) {_TOKEN}\] ([^\n]*)", text)
+    return error_of_code(found[1], found[2]) if found else None
+
+
+class WorkerError(Exception):
+    """An error of this package in a worker, with the driver's token in its text."""
 
 
 @dataclass(frozen=True)
 class _Task:
     work: ArrowWork
     names: list[str]
+    token: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_once()
         drop_zip_importers()
-        return self.work(batch.rename_columns(self.names) for batch in batches)
+        try:
+            yield from self.work(batch.rename_columns(self.names) for batch in batches)
+        except CdcError as error:
+            text = str(error).removeprefix(f"[CDC-{error.code}] ")
+            raise WorkerError(f"[CDC-{error.code} {self.token}] {text}") from error
 
 
 def _freeze_once() -> None:

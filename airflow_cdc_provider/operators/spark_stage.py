@@ -246,14 +246,19 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             tables=[replace(table, error=redact(table.error, secrets)) for table in result.tables],
         )
         if result.ok or result.offset is not None:
-            self._lineage = lineage_of(
-                connector,
-                secrets,
-                result,
-                captures=self.captures,
-                changes_mirrors=self.changes_mirrors,
-            )
-            self.announce(context, connector, result)
+            try:
+                self._lineage = lineage_of(
+                    connector,
+                    secrets,
+                    result,
+                    captures=self.captures,
+                    changes_mirrors=self.changes_mirrors,
+                )
+                self.announce(context, connector, result)
+            except CdcError:
+                raise
+            except Exception:
+                self.log.exception("the job has done its work, but its result can't be reported")
             self._reported = True
         else:
             emit_failure(connector, result)
@@ -382,9 +387,6 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         if failure is not None:
             if isinstance(failure, ValueError):
                 raise ConfigurationError("the application can't be submitted", found=str(failure))
-            known = error_of("", redact(str(failure), secrets))
-            if type(known) is not CdcError:
-                raise known
             raise CdcError(
                 "the Spark application failed",
                 found=redact(last_word(str(failure)), secrets),
