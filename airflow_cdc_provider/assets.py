@@ -17,15 +17,17 @@ Example::
 
 from __future__ import annotations
 
+import hashlib
 import re
-from typing import TYPE_CHECKING
-from urllib.parse import SplitResult
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, quote
 
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
 
+_LONGEST: Final = 1_200
 _TABLE_PATH = re.compile(r"/[^/]+/[^/]+")
 
 
@@ -44,10 +46,19 @@ def mirror_asset(connector: Connector | str, table: str) -> Asset:
 
     Args:
         connector: The connector or its name.
-        table: ``keyspace.table`` or ``database.collection``.
+        table: ``keyspace.table`` or ``database.collection``. Characters other than ASCII letters, digits and
+            ``._-~`` are percent-encoded in the asset's name, as in its URI.
     """
-    name = _name(connector)
-    return Asset(name=f"cdc/{name}/mirror/{table}", uri=f"cdc://{name}/mirror/{table}")
+    name, own = _name(connector), _quoted(table)
+    return Asset(name=f"cdc/{name}/mirror/{own}", uri=f"cdc://{name}/mirror/{own}")
+
+
+def _quoted(table: str) -> str:
+    """Return any name of a table as a part of a URI, within Airflow's limit of 1,500 ASCII characters."""
+    quoted = quote(table, safe="", errors="surrogatepass")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    return f"{quoted[:_LONGEST]}~{hashlib.sha256(quoted.encode()).hexdigest()}"
 
 
 def mirrors_alias(connector: Connector | str) -> AssetAlias:

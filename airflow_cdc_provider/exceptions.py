@@ -1,8 +1,8 @@
 """Exceptions, one class per reaction of the caller.
 
 A message states what was expected, what was found and how to fix it. These parts are also attributes. The
-message starts with the error code, so that :func:`error_from_text` can recover the class after Spark has
-turned the exception into text.
+message starts with the error code, from which :func:`error_from_text` recovers the class in another process.
+It is one line without control characters, whatever text of a source it quotes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from airflow_cdc_provider.masking import masked
 
 _MAX_NAMES: Final = 10
-_CODE = re.compile(r"\[CDC-([A-Z-]+)\] ([^\n]*)")
+_CODE = re.compile(r"\[CDC-([A-Z-]+)\] (.*)", re.DOTALL)
 
 
 class CdcError(Exception):
@@ -44,7 +44,7 @@ class CdcError(Exception):
         text = ": ".join([parts[0], ", ".join(parts[1:])]) if len(parts) > 1 else self.message
         if remedy:
             text += f". {self.remedy}"
-        super().__init__(f"[CDC-{self.code}] {text}")
+        super().__init__(printable(f"[CDC-{self.code}] {text}"))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the parts, so that the exception is unchanged in another process."""
@@ -104,6 +104,31 @@ def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
     if len(errors) == 1:
         return errors[0]
     return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
+
+
+def printable(text: str) -> str:
+    r"""Return a text as one line of printable characters: ``\x1b``, ``\u202e`` in place of the others.
+
+    Line ends and other spaces become spaces. So a source's text can neither begin a line of a log nor change
+    how a terminal shows it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else " " if one.isspace() else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+_VALUES: Final = re.compile(r"""['"`].*['"`]|(?<!\w)[-+]?\d[\w.+-]*""", re.DOTALL)
+
+
+def without_values(text: str) -> str:
+    """Return a library's text with "..." for what is between its first and last quote, and for numbers.
+
+    Arrow and Python quote the value that they can't convert; masks and transforms may exist to hide it.
+    """
+    return _VALUES.sub("...", text)
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
@@ -191,15 +216,18 @@ _CLASSES: dict[str, type[CdcError]] = {
 
 
 def error_from_text(text: str) -> CdcError | None:
-    """Find this package's first exception in a stack trace or log.
+    """Rebuild an exception of this package from its text, which starts with its code.
 
-    Args:
-        text: Output of another process, for example Spark's rendering of a Python failure.
+    A code later in a text may be a source's own words and isn't read. What Spark's workers raise is found by
+    :func:`~airflow_cdc_provider.changes.worker.error_of_worker`.
 
     Returns:
-        An exception of the same class with the whole line as its message; None if there is none.
+        An exception of the same class with the text as its message; None if the text isn't such a one's.
     """
-    match = _CODE.search(text)
-    if match is None:
-        return None
-    return _CLASSES.get(match.group(1), CdcError)(match.group(2))
+    match = _CODE.match(text)
+    return error_of_code(match.group(1), match.group(2)) if match else None
+
+
+def error_of_code(code: str, text: str) -> CdcError:
+    """Return an exception of the class that has a code, of the base class if none has it."""
+    return _CLASSES.get(code, CdcError)(text)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import re
+import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zipimport import zipimporter
 
 import pyarrow as pa
 
 from airflow_cdc_provider import masking
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, error_of_code
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _frozen = False
+_TOKEN: Final = secrets.token_hex(16)
+"""Marks errors of this driver's workers in Spark's text, which also quotes sources: they can't know it."""
 
 
 def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) -> DataFrame:
@@ -35,13 +39,24 @@ def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: StructType | str) ->
     names = frame.columns
     if any("." in name or "`" in name for name in names):  # PySpark looks columns up by unquoted names
         frame = frame.toDF(*(f"c{number}" for number in range(len(names))))
-    return frame.mapInArrow(_Task(work, names), schema)
+    return frame.mapInArrow(_Task(work, names, _TOKEN), schema)
+
+
+def error_of_worker(text: str) -> CdcError | None:
+    """Find the error of this package that a worker of this driver raised, in Spark's text."""
+    found = re.search(rf"\[CDC-([A-Z-]+) {_TOKEN}\] ([^\n]*)", text)
+    return error_of_code(found[1], found[2]) if found else None
+
+
+class WorkerError(Exception):
+    """An error of this package in a worker, with the driver's token in its text."""
 
 
 @dataclass(frozen=True)
 class _Task:
     work: ArrowWork
     names: list[str]
+    token: str
     secrets: frozenset[str] = field(default_factory=masking.known, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,10 +67,12 @@ class _Task:
             yield from self.work(batch.rename_columns(self.names) for batch in batches)
         except Exception as error:  # its text is in the logs of Spark's JVMs
             text = "".join(traceback.format_exception(error))
-            if masking.masked(text) == text:
-                raise
+            shown = error if masking.masked(text) == text else None
             if isinstance(error, CdcError):
-                raise error from None
+                text = str(error).removeprefix(f"[CDC-{error.code}] ")
+                raise WorkerError(f"[CDC-{error.code} {self.token}] {text}") from shown
+            if shown is not None:
+                raise
             raise RuntimeError(masking.masked(f"{type(error).__name__}: {error}")) from None
 
 

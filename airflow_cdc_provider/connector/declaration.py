@@ -55,10 +55,10 @@ from airflow_cdc_provider.options import (
     value_of,
     without_environment,
 )
+from airflow_cdc_provider.patterns import matches_any, selects
 from airflow_cdc_provider.plain_data import require_usable
 from airflow_cdc_provider.sources.plugin import SourceOptions
 from airflow_cdc_provider.sources.registry import source_plugin
-from airflow_cdc_provider.table_patterns import matches_any, selects
 from airflow_cdc_provider.yaml_file import read_yaml
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")

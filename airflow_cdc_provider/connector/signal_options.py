@@ -86,6 +86,11 @@ class SignalOptions:
     poll_interval_seconds: float = option(
         "Interval between reads of all channels except source, while a stream runs", 5.0, minimum=0.0
     )
+    unrestricted_filters: bool = option(
+        "Allow signals any filter of rows: code that MongoDB's server runs ($where, $function), "
+        "and CQL or SQL beyond comparisons of columns. Whoever writes to a channel chooses the filters",
+        False,
+    )
     settings: Mapping[str, Any] = option(
         "Settings of custom channels; secrets as ${env:NAME} or ${file:PATH}", {}, secret=True
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,7 +10,7 @@ from airflow_cdc_provider.connector.signal_options import IncrementalOptions
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
-from airflow_cdc_provider.table_patterns import matches_any
+from airflow_cdc_provider.patterns import matches_any, wrong_patterns
 
 EVERY_TABLE: Final = (".*",)
 """Default selection of tables."""
@@ -19,12 +18,7 @@ EVERY_TABLE: Final = (".*",)
 
 def invalid_pattern(values: tuple[str, ...]) -> str:
     """Return what is expected of patterns of tables; empty if they are valid."""
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions on keyspace.table or database.collection ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values, "keyspace.table or database.collection")
 
 
 OnLostPosition = Literal["auto", "fail", "fail_once", "snapshot", "continue"]

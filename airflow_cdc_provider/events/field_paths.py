@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from airflow_cdc_provider.patterns import matches
+
 _SMALLEST: Final = 3
 
 
@@ -38,7 +40,7 @@ class FieldRule:
         pattern = r"\.".join(
             ".*".join(map(re.escape, part.split("*"))) for part in self.namespace.split(".", 1)
         )
-        return re.fullmatch(pattern, f"{database}.{collection}", re.IGNORECASE | re.DOTALL) is not None
+        return matches(f"(?i){pattern}", f"{database}.{collection}", dot_all=True)
 
 
 def field_rules(exclude: Iterable[str], rename: Iterable[str]) -> tuple[FieldRule, ...]:

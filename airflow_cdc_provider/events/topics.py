@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -10,8 +9,9 @@ from typing import Protocol
 
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_LENGTH = 249

@@ -6,7 +6,6 @@ be half-written meanwhile: the node rewrites them in place (CASSANDRA-17416).
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.transfer.errors import ERRORS
 from airflow_cdc_provider.transfer.segments import Segment, is_host_id, segment_number
 from airflow_cdc_provider.transfer.space import Space, measure
@@ -22,7 +22,7 @@ from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 from airflow_cdc_provider.yaml_file import read_yaml
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 Found = TypeVar("Found")
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost
-from airflow_cdc_provider.table_patterns import selects
+from airflow_cdc_provider.patterns import selects
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session

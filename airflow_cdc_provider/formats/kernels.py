@@ -46,7 +46,7 @@ Int = Any
 """A number in a kernel. Numba infers int64; mypy would infer int and NumPy scalars, which don't mix."""
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_IMPORT: Final = re.compile(rf"^\s*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.MULTILINE)
+_IMPORT: Final = re.compile(rf"^[ \t]*(?:from|import) ({_PACKAGE.name}[\w.]*)", re.MULTILINE)
 
 
 def kernel(function: Callable[..., Any]) -> Any:

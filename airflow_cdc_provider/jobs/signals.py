@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, error_from_text
+from airflow_cdc_provider.exceptions import ConfigurationError, error_from_text
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts, capture
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
@@ -31,13 +31,14 @@ from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy, received
 from airflow_cdc_provider.jobs.snapshots.incremental import copy_chunks, end_request
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
-from airflow_cdc_provider.jobs.spark.failures import explain
+from airflow_cdc_provider.jobs.spark.failures import described, explain
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
-from airflow_cdc_provider.signals.signal import ReceivedSignal
+from airflow_cdc_provider.signals.names import SOURCE
+from airflow_cdc_provider.signals.signal import LARGEST_BYTES, MOST_AT_ONCE, MalformedSignal, ReceivedSignal
 from airflow_cdc_provider.sources.contract import Source
 
 _MAX_UNSTORED_BATCHES: Final = 50
@@ -147,9 +148,10 @@ def _receive(
         *_search_batches(job.connector, stores.changes, source, report, before.read_batch, state),
         *(one for _, some in polled for one in some),
     ]
-    result = received(
-        before, arrived, selected_tables(job, stores, source) if arrived else (), time.time_ns() // 1000
-    )
+    tables = selected_tables(job, stores, source) if arrived else ()
+    trusted = job.connector.signals.unrestricted_filters
+    refused_filter = _refuse_none if trusted else source.refused_filter
+    result = received(before, arrived, tables, time.time_ns() // 1000, refused_filter)
     for text in result.warnings:
         log.warning("%s", text)
     read = [channel for channel, _ in polled]
@@ -171,6 +173,11 @@ def _receive(
     return progress, state
 
 
+def _refuse_none(where: str) -> str:
+    del where
+    return ""
+
+
 def _poll_channels(clients: Clients, report: RunReport) -> list[tuple[Channel, Sequence[ReceivedSignal]]]:
     """Poll all channels other than the source; return the readable ones with their signals.
 
@@ -185,10 +192,11 @@ def _poll_channels(clients: Clients, report: RunReport) -> list[tuple[Channel, S
             errors.pop(channel.name, None)
         except ChannelRefused:
             raise
-        except CdcError as error:
-            if errors.get(channel.name) != str(error):
+        except Exception as failure:  # noqa: BLE001 - capture doesn't depend on a channel
+            error = described(failure)
+            if errors.get(channel.name) != error:
                 log.warning("channel %s can't be read now, retrying later: %s", channel.name, error)
-            errors[channel.name] = str(error)
+            errors[channel.name] = error
     return found
 
 
@@ -218,8 +226,21 @@ def _search_batches(
         return ()
     collection = connector.signals.collection
     rows = changes.pending(after, state.batch, [collection], (record.CHANGE,))
-    found = rows.orderBy("batch", "position").select("payload").collect()
-    return source.parse_signals([bytes(row["payload"]) for row in found])
+    payload = f"CASE WHEN length(payload) <= {LARGEST_BYTES} THEN payload END AS payload"
+    ordered = rows.orderBy("batch", "position").selectExpr("batch", payload)
+    found = ordered.limit(MOST_AT_ONCE + 1).collect()
+    if len(found) > MOST_AT_ONCE:
+        # The batches before the last one are complete; a later round searches from it on.
+        last = found[-1]["batch"]
+        complete = [row for row in found if row["batch"] < last]
+        memory.searched_through = last - 1 if complete else last
+        found = complete or found[:MOST_AT_ONCE]
+        if not complete:
+            log.warning("batch %d has more than %d signals: the others are ignored", last, MOST_AT_ONCE)
+    arrived = source.parse_signals([bytes(row["payload"]) for row in found if row["payload"] is not None])
+    too_large = {row["batch"] for row in found if row["payload"] is None}
+    reason = f"it is larger than {LARGEST_BYTES} bytes"
+    return [*arrived, *(MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))]
 
 
 def take_blocking(

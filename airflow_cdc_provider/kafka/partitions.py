@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.kafka.errors import NOT_THERE, LastError, client_of, error_of
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.patterns import matches
 
 Partition = tuple[str, int]
 
@@ -75,7 +75,7 @@ class ClusterTopics:
 
         try:
             known = self._admin.list_topics(timeout=self._seconds).topics
-            names = sorted(name for name in known if any(re.fullmatch(one, name) for one in patterns))
+            names = sorted(name for name in known if any(matches(one, name) for one in patterns))
             if not names:
                 return {}
             futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._seconds)

@@ -13,7 +13,6 @@ None of them is ever logged, nor part of the declaration.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +22,9 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected, TransientError, from_extra
+from airflow_cdc_provider.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 T = TypeVar("T")
 

@@ -16,7 +16,6 @@ only once, by a connector that has no position yet, such as one that was migrate
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,14 +26,15 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, Transi
 from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.signals.channels import ChannelRefused
 from airflow_cdc_provider.signals.names import KAFKA
-from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, signal_of_text
+from airflow_cdc_provider.signals.signal import MOST_AT_ONCE, MalformedSignal, ReceivedSignal, signal_of_text
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-log = logging.getLogger("airflow_cdc_provider.signals")
+log = logger("airflow_cdc_provider.signals")
 
 _AT_ONCE: Final = 500
 _CALL_SECONDS: Final = 5.0
@@ -174,6 +174,8 @@ class TopicChannel:
             if self._arrived:
                 return tuple(self._arrived)
             raise self._open_error.with_traceback(None)
+        if len(self._arrived) >= MOST_AT_ONCE:  # the others wait until these are committed
+            return tuple(self._arrived)
         if self._consumer is not None:
             self._poll_or_close()
         if self._consumer is None:
@@ -227,7 +229,7 @@ class TopicChannel:
         self._at = at
         self._consumer.assign([TopicPartition(topic, 0, at.offset)])
         deadline = self._clock() + _CATCH_UP_SECONDS
-        while at.offset < high:
+        while at.offset < high and len(self._arrived) < MOST_AT_ONCE:
             transient = self._poll(until=high)
             if self._clock() > deadline:
                 raise self._error(transient) if transient else TransientError(f"{doing} takes too long")

@@ -8,8 +8,6 @@ process.
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,8 +16,10 @@ from typing import Any, Final
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, RecordsRejected
 from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings, Setting
+from airflow_cdc_provider.logs import logger
+from airflow_cdc_provider.patterns import matches
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _CALL_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
@@ -56,8 +56,8 @@ class TopicRule:
 
     def matches(self, topic: str) -> bool:
         """Return whether it applies to a topic."""
-        return any(re.fullmatch(pattern, topic) for pattern in self.include) and not any(
-            re.fullmatch(pattern, topic) for pattern in self.exclude
+        return any(matches(pattern, topic) for pattern in self.include) and not any(
+            matches(pattern, topic) for pattern in self.exclude
         )
 
     def texts(self) -> dict[str, str]:

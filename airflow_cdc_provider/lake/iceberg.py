@@ -13,7 +13,6 @@ Metadata is read and changed through Iceberg's Java API, in milliseconds; Spark 
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import re
 import time
@@ -39,6 +38,7 @@ from airflow_cdc_provider.lake.iceberg_java import (
 from airflow_cdc_provider.lake.layout import LAYOUT_PROPERTY, Layout
 from airflow_cdc_provider.lake.local_lock import locked
 from airflow_cdc_provider.lake.table import Head, MaintenanceReport
+from airflow_cdc_provider.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ BRANCH_PREFIX = "cdc_w_"
 
 _ATTEMPTS = 20
 _PROPERTY = re.compile(r"cdc\.[a-z0-9_.-]+")  # Spark converts the names of write options to lower case
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class IcebergLake:

@@ -6,7 +6,6 @@ writer changes files that are being compacted, the writer wins and the compactio
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -14,11 +13,12 @@ from typing import Any, Protocol
 
 from airflow_cdc_provider.lake.iceberg_java import java_error
 from airflow_cdc_provider.lake.table import Lake, MaintenanceReport
+from airflow_cdc_provider.logs import logger
 
 DEAD_BRANCH_SECONDS = 3600
 """Age at which the writer of a commit branch is considered dead."""
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class Maintainable(Protocol):

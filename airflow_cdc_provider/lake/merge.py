@@ -8,7 +8,6 @@ merged batch.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections import Counter
@@ -48,13 +47,14 @@ from airflow_cdc_provider.lake.mirror import (
 from airflow_cdc_provider.lake.reconcile import ReplicaDuplicates
 from airflow_cdc_provider.lake.row_fences import NO_FENCES, HasFeeds, RowFences
 from airflow_cdc_provider.lake.unresolved import find_keys_not_in_snapshot
+from airflow_cdc_provider.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_cdc_provider.lake.table import LakeTable
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _ROWS_PER_PARTITION = 50_000
 _BROADCAST_KEYS = 5_000_000

@@ -7,15 +7,15 @@ notification table of the lake is in :mod:`airflow_cdc_provider.jobs.channels.no
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.notifications.notification import Notification
 
-log = logging.getLogger("airflow_cdc_provider.notifications")
+log = logger("airflow_cdc_provider.notifications")
 
 Callback = Callable[[dict[str, Any]], object]
 """A user's function; takes a :meth:`.notification.Notification.value`."""

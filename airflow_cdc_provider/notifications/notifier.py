@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked_values
 from airflow_cdc_provider.notifications.channels import Channel
 from airflow_cdc_provider.notifications.notification import Notification
 
-log = logging.getLogger("airflow_cdc_provider.notifications")
+log = logger("airflow_cdc_provider.notifications")
 
 
 class Notifier:

@@ -255,14 +255,19 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             self._folder.remove_connection()
         result = self._judge(self._folder.read_result(), failure)
         if result.ok or result.offset is not None:
-            self._lineage = lineage_of(
-                connector,
-                values,
-                result,
-                captures=self.captures,
-                changes_mirrors=self.changes_mirrors,
-            )
-            self.announce(context, connector, result)
+            try:
+                self._lineage = lineage_of(
+                    connector,
+                    values,
+                    result,
+                    captures=self.captures,
+                    changes_mirrors=self.changes_mirrors,
+                )
+                self.announce(context, connector, result)
+            except CdcError:
+                raise
+            except Exception:
+                self.log.exception("the job has done its work, but its result can't be reported")
             self._reported = True
         else:
             emit_failure(connector, result)
@@ -391,9 +396,6 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         if failure is not None:
             if isinstance(failure, ValueError):
                 raise ConfigurationError("the application can't be submitted", found=str(failure))
-            known = error_of("", str(failure))
-            if type(known) is not CdcError:
-                raise known
             raise CdcError(
                 "the Spark application failed",
                 found=last_word(masked(str(failure))),

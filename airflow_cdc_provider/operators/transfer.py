@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra_offset import is_captured
@@ -18,6 +16,7 @@ from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.parameters import one_of, to_flag, to_mapping, to_number
 from airflow_cdc_provider.tasks.run_folder import unwritable
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
+from airflow_cdc_provider.tasks.stats import Stats
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.disposal import load_transfer
 from airflow_cdc_provider.transfer.errors import ERRORS

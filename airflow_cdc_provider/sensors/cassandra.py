@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.feeds.cassandra import NodeSettings
@@ -21,6 +19,7 @@ from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.parameters import to_integer, to_number
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -6,14 +6,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.hooks._of_connector import hook_for
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.sources.plugin import SourceOptions, options_of
 from airflow_cdc_provider.tasks.state import stored_offset, with_state
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.plugin import options_of
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 from airflow_cdc_provider.tasks.parameters import to_number
+from airflow_cdc_provider.tasks.stats import Stats
 from airflow_cdc_provider.tasks.work_folder import stream_folder
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.connections.kafka import kafka_values
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
@@ -14,6 +12,7 @@ from airflow_cdc_provider.links.connector import ConnectorAssetsLink
 from airflow_cdc_provider.sensors.observing import ObservingSensor
 from airflow_cdc_provider.tasks.parameters import to_integer, to_tables
 from airflow_cdc_provider.tasks.state import stored, with_state
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

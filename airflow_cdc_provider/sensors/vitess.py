@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.sensors.feed import FeedSensor
 from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.sources.vitess.options import VitessOptions
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

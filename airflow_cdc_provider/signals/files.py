@@ -18,16 +18,20 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.regular_files import is_regular, open_regular
-from airflow_cdc_provider.signals.signal import ReceivedSignal, signal_of_text
+from airflow_cdc_provider.signals.signal import (
+    LARGEST_BYTES,
+    MOST_AT_ONCE,
+    MalformedSignal,
+    ReceivedSignal,
+    signal_of_text,
+)
 
-_LARGEST_BYTES: Final = 1 << 20
-"""A signal has a few hundred; a larger file isn't a signal file."""
 _TAKEN: Final = ".taken-"
 
 
@@ -49,7 +53,6 @@ class FileChannel:
 
         Raises:
             TransientError: The file can't be read now.
-            ConfigurationError: The file is larger than 1 MiB.
         """
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -60,10 +63,7 @@ class FileChannel:
             for taken in self._taken():
                 text = _read(taken)
                 self._read[taken] = len(text)
-                stamp = taken.name.rpartition(_TAKEN)[2]
-                for number, line in enumerate(text.decode(errors="replace").splitlines(), start=1):
-                    if line.strip():
-                        arrived.append(signal_of_text(line, self.name, otherwise=f"{stamp}-{number}"))
+                arrived += self._lines(text, taken.name.rpartition(_TAKEN)[2])
         except OSError as error:
             raise TransientError(f"signals in {self._path} can't be read", found=str(error)) from error
         return arrived
@@ -72,18 +72,26 @@ class FileChannel:
         """Remove the files that were read, except those that a program appended to: they are read again."""
         for taken, size in self._read.items():
             with contextlib.suppress(FileNotFoundError):
-                if taken.stat().st_size == size:
+                if size > LARGEST_BYTES or taken.stat().st_size == size:
                     taken.unlink()
         self._read = {}
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
+    def _lines(self, text: bytes, stamp: str) -> Iterator[ReceivedSignal]:
+        if len(text) > LARGEST_BYTES:
+            yield MalformedSignal(stamp, self.name, f"a file has more than {LARGEST_BYTES} bytes")
+            return
+        lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+        for number, line in enumerate(lines[:MOST_AT_ONCE], start=1):
+            yield signal_of_text(line, self.name, otherwise=f"{stamp}-{number}")
+        if len(lines) > MOST_AT_ONCE:
+            reason = f"{len(lines)} lines are too many at once: those after {MOST_AT_ONCE} are skipped"
+            yield MalformedSignal(f"{stamp}-rest", self.name, reason)
+
     def _taken(self) -> list[Path]:
-        if not self._path.parent.is_dir():
-            return []
-        taken = self._path.parent.glob(f"{_escaped(self._path.name)}{_TAKEN}*")
-        return sorted(filter(is_regular, taken))
+        return _regular(self._path.parent, f"{_escaped(self._path.name)}{_TAKEN}*")
 
 
 class FolderChannel:
@@ -104,10 +112,9 @@ class FolderChannel:
 
         Raises:
             TransientError: A file can't be read now.
-            ConfigurationError: A file is larger than 1 MiB.
         """
         try:
-            self._read = sorted(filter(is_regular, self._folder.glob("*.json")))
+            self._read = _regular(self._folder, "*.json")
             return [
                 signal_of_text(_read(path).decode(errors="replace"), self.name, otherwise=path.stem)
                 for path in self._read
@@ -164,14 +171,15 @@ def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -
     return identity
 
 
+def _regular(folder: Path, names: str) -> list[Path]:
+    """Return the first of a folder's regular files, in order; pipes, devices and links are left alone."""
+    return sorted(filter(is_regular, folder.glob(names)))[:MOST_AT_ONCE]
+
+
 def _read(path: Path) -> bytes:
+    """Read a file up to one byte more than the largest size."""
     with open(open_regular(path), "rb") as file:
-        text = file.read(_LARGEST_BYTES + 1)
-    if len(text) > _LARGEST_BYTES:
-        raise ConfigurationError(
-            f"{path} is too large for signals", expected=f"at most {_LARGEST_BYTES} bytes", remedy="remove it"
-        )
-    return text
+        return file.read(LARGEST_BYTES + 1)
 
 
 def _stamp() -> str:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.table_patterns import matches_any
+from airflow_cdc_provider.patterns import fullmatches, untrusted
 
 SnapshotKind = Literal["incremental", "blocking"]
 _KINDS: Final[Mapping[str, SnapshotKind]] = {"incremental": "incremental", "blocking": "blocking"}
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")+"(?:\."(?:[^"]|"")+")*')
 _QUOTED_PART: Final = re.compile(r'"((?:[^"]|"")+)"')
+_MOST_NAMES: Final = 1_000
+_MOST_CONDITIONS: Final = 100
+_LONGEST_FILTER: Final = 16_384
+_MOST_INSTRUCTIONS: Final = 50_000
+"""Size of a list's expressions as RE2's programs; it bounds the time that a name takes."""
 
 
 class InvalidSignal(ValueError):
@@ -22,31 +27,49 @@ class InvalidSignal(ValueError):
 
 @dataclass(frozen=True)
 class Names:
-    """Tables by name: anchored regular expressions, or names with each part in quotes."""
+    """Tables by name: anchored regular expressions, or names with each part in quotes.
 
-    patterns: tuple[str, ...] = ()
+    Args:
+        texts: The entries.
+        exact: Names of the entries in quotes.
+        patterns: The other entries, compiled.
+    """
+
+    texts: tuple[str, ...] = ()
+    exact: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    patterns: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def read(cls, given: object) -> Names:
         """Read ``data-collections``: a list, or comma-separated text.
 
         Raises:
-            InvalidSignal: The value is neither, or has an invalid regular expression.
+            InvalidSignal: The value is neither, has an invalid regular expression, or is too large.
         """
         if isinstance(given, str):
             given = [part.strip() for part in given.split(",")]
         if given is None:
             given = []
         if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
-            raise InvalidSignal(f"data-collections is not a list of names: {given!r}"[:200])
-        patterns = tuple(one for one in given if one)
-        for pattern in patterns:
-            _require_expression(pattern)
-        return cls(patterns)
+            raise InvalidSignal("data-collections is not a list of names")
+        texts = tuple(one for one in given if one)
+        if len(texts) > _MOST_NAMES:
+            raise InvalidSignal(f"data-collections has {len(texts)} entries, more than {_MOST_NAMES}")
+        quoted = {text for text in texts if _QUOTED.fullmatch(text)}
+        exact = frozenset(map(_unquoted, quoted))
+        patterns: list[Any] = []
+        size = 0
+        for text in texts:
+            if text not in quoted:
+                patterns.append(_compiled(text))
+                size += patterns[-1].programsize
+                if size > _MOST_INSTRUCTIONS:
+                    raise InvalidSignal("data-collections has too many or too large regular expressions")
+        return cls(texts, exact, tuple(patterns))
 
     def take(self, name: str) -> bool:
         """Return whether a table is selected."""
-        return any(matches(pattern, name) for pattern in self.patterns)
+        return name in self.exact or any(fullmatches(pattern, name) for pattern in self.patterns)
 
 
 @dataclass(frozen=True)
@@ -54,11 +77,11 @@ class Condition:
     """A filter of the rows of some tables.
 
     Args:
-        tables: A regular expression, or a name in quotes.
+        tables: One table, or several by a regular expression.
         filter: Filter in the source's query language: for MongoDB a query as JSON.
     """
 
-    tables: str
+    tables: Names
     filter: str
 
 
@@ -78,7 +101,7 @@ class SnapshotPayload:
 
     def filter_of(self, table: str) -> str:
         """Return the filter of a table; empty for all rows."""
-        return next((c.filter for c in self.conditions if matches(c.tables, table)), "")
+        return next((c.filter for c in self.conditions if c.tables.take(table)), "")
 
 
 def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
@@ -92,9 +115,9 @@ def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
     given = data.get("type") or "incremental"
     kind = _KINDS.get(str(given).lower())
     if kind is None:
-        raise InvalidSignal(f"its snapshot type is {given!r}, neither incremental nor blocking")
+        raise InvalidSignal(f"its snapshot type is {str(given)[:40]!r}, neither incremental nor blocking")
     names = Names.read(data.get("data-collections"))
-    if not names.patterns:
+    if not names.texts:
         raise InvalidSignal("data-collections names no table")
     return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions")))
 
@@ -107,16 +130,15 @@ def read_stop(data: Mapping[str, Any]) -> Names | None:
     """
     given = data.get("type")
     if str(given or "").lower() != "incremental":
-        raise InvalidSignal(f"type must be incremental, not {given!r}: no other snapshot can be stopped")
+        raise InvalidSignal(
+            f"type must be incremental, not {str(given)[:40]!r}: no other snapshot can be stopped"
+        )
     names = Names.read(data.get("data-collections"))
-    return names if names.patterns else None
+    return names if names.texts else None
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Return whether an entry of ``data-collections`` matches a table."""
-    if _QUOTED.fullmatch(pattern):
-        return name == ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(pattern))
-    return matches_any([pattern], name)
+def _unquoted(name: str) -> str:
+    return ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(name))
 
 
 def _conditions(given: object) -> tuple[Condition, ...]:
@@ -124,19 +146,23 @@ def _conditions(given: object) -> tuple[Condition, ...]:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InvalidSignal("additional-conditions is not a list")
+    if len(given) > _MOST_CONDITIONS:
+        raise InvalidSignal(f"additional-conditions has more than {_MOST_CONDITIONS} entries")
     found = []
     for one in given:
         tables = one.get("data-collection") if isinstance(one, Mapping) else None
         row_filter = one.get("filter") if isinstance(one, Mapping) else None
         if not isinstance(tables, str) or not tables or not row_filter:
             raise InvalidSignal("an entry of additional-conditions lacks data-collection or filter")
-        _require_expression(tables)
-        found.append(Condition(tables, row_filter if isinstance(row_filter, str) else json.dumps(row_filter)))
+        text = row_filter if isinstance(row_filter, str) else json.dumps(row_filter)
+        if len(text) > _LONGEST_FILTER:
+            raise InvalidSignal(f"a filter has more than {_LONGEST_FILTER} characters")
+        found.append(Condition(Names.read([tables]), text))
     return tuple(found)
 
 
-def _require_expression(pattern: str) -> None:
+def _compiled(pattern: str) -> Any:
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InvalidSignal(f"{pattern!r} is not a regular expression: {error}") from None
+        return untrusted(pattern)
+    except ValueError as error:
+        raise InvalidSignal(f"{pattern[:100]!r} is not a regular expression of RE2: {error}") from None

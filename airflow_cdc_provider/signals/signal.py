@@ -14,15 +14,18 @@ A signal has an ``id``, a ``type`` and ``data``, as in Debezium::
 ========================  ===================================================================================
 
 Channels may contain arbitrary content, so no function here raises for what it reads: content that isn't a
-signal becomes a :class:`MalformedSignal`, which is logged and recorded, and capture continues.
+signal becomes a :class:`MalformedSignal`, which is logged and recorded, and capture continues. Ids are
+printable, and have at most 300 characters.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from airflow_cdc_provider.exceptions import printable
 
 EXECUTE: Final = "execute-snapshot"
 STOP: Final = "stop-snapshot"
@@ -35,7 +38,12 @@ TYPES: Final = (EXECUTE, STOP, PAUSE, RESUME, LOG)
 WINDOW_MARKS: Final = ("snapshot-window-open", "snapshot-window-close")
 """Types of documents that snapshots themselves write to a signal collection; they request nothing."""
 
+LARGEST_BYTES: Final = 1 << 20
+"""Size of a signal, and of a file of signals; a signal has a few hundred bytes."""
+MOST_AT_ONCE: Final = 1_000
+"""Number of signals that one poll of a channel receives; a flood of others waits, or is ignored."""
 _SHOWN_CHARACTERS: Final = 120
+_ID_CHARACTERS: Final = 300
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,16 @@ def signal_of(given: object, channel: str, *, otherwise: str) -> ReceivedSignal:
     if not isinstance(given, Mapping):
         return MalformedSignal(otherwise, channel, f"it is not a JSON object: {_shown(given)}")
     identity = given.get("id")
-    # A lone surrogate, which JSON can contain, would break storing and logging the id.
-    name = otherwise if identity in (None, "") else str(identity).encode(errors="replace").decode()
+    name = otherwise if identity in (None, "") else _text(identity)
     return signal_from(name, given.get("type"), given.get("data"), channel)
 
 
 def signal_from(identity: str, kind: object, data: object, channel: str) -> ReceivedSignal:
     """Read a signal from its three parts; ``data`` may be a mapping, its JSON text, or empty."""
+    identity = printable(identity)
+    if len(identity) > _ID_CHARACTERS:
+        shown = identity[:_ID_CHARACTERS]
+        return MalformedSignal(shown, channel, f"its id has more than {_ID_CHARACTERS} characters")
     if not isinstance(kind, str) or kind not in TYPES:
         return MalformedSignal(
             identity, channel, f"its type is {_shown(kind)}, not one of {', '.join(TYPES)}"
@@ -108,6 +119,8 @@ def signal_from(identity: str, kind: object, data: object, channel: str) -> Rece
 
 def signal_of_text(text: str, channel: str, *, otherwise: str) -> ReceivedSignal:
     """Read a signal from one JSON object's text."""
+    if len(text) > LARGEST_BYTES:
+        return MalformedSignal(otherwise, channel, f"it is larger than {LARGEST_BYTES} bytes")
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -115,6 +128,14 @@ def signal_of_text(text: str, channel: str, *, otherwise: str) -> ReceivedSignal
     return signal_of(given, channel, otherwise=otherwise)
 
 
+def _text(value: object, form: Callable[[object], str] = str) -> str:
+    """Return a value of JSON as text; its type if it is too long or too deep for Python."""
+    try:
+        return form(value)
+    except (ValueError, RecursionError):
+        return type(value).__name__
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = printable(_text(value, repr))
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

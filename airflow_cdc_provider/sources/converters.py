@@ -10,7 +10,6 @@ batch, including an empty one::
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.custom_classes import load_custom
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 
 
@@ -90,7 +90,7 @@ def require_columns(converters: Sequence[tuple[str, Converter]], columns: Iterab
     """
     known = list(columns)
     for pattern, converter in converters:
-        if known and not any(re.fullmatch(pattern, column) for column in known):
+        if known and not any(matches(pattern, column) for column in known):
             raise ConfigurationError(
                 f"converter {converter.name} matches no captured column",
                 expected="an expression that matches the whole of keyspace.table.column",

@@ -170,6 +170,10 @@ def encoded_events(
         dead_letters=publish.writes_dead_letters,
         rejected_schemas=publish.passes_rejected_topics,
         rejected_rows=clashes or {},
+        keeps_keys=not any(
+            step.type in ("filter", "drop", "value_to_key") or getattr(step, "target", "") == "key"
+            for step in publish.transforms
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.providers.common.compat.sdk import Stats
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

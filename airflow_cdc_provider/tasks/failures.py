@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_cdc_provider.exceptions import PERMANENT, CdcError, error_from_text
+from airflow_cdc_provider.exceptions import PERMANENT, CdcError, error_from_text, error_of_code
 
 
 def for_airflow(error: CdcError) -> Exception:
@@ -20,5 +20,7 @@ def error_of(code: str, text: str) -> CdcError:
         text: Its text, with or without the leading code.
     """
     line = " ".join(text.split())
-    found = error_from_text(text) or error_from_text(f"[CDC-{code}] {line}")
-    return found or CdcError(f"{code}: {line}" if code else text or "no reason was reported")
+    if code and code.isupper():
+        return error_of_code(code, line.removeprefix(f"[CDC-{code}] "))
+    found = None if code else error_from_text(line)
+    return found or CdcError(f"{code}: {line}" if code else line or "no reason was reported")

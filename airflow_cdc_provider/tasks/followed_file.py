@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-log = logging.getLogger(__name__)
+from airflow_cdc_provider.logs import logger
+
+log = logger(__name__)
 
 _POLL_SECONDS: Final = 1.0
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow.providers.common.compat.sdk import Stats
-
 from airflow_cdc_provider.jobs.metrics.debezium import metrics_of
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
+from airflow_cdc_provider.tasks.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,12 +6,12 @@ callback receives all so far.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.notifications.notification import Notification
 from airflow_cdc_provider.tasks.followed_file import following
 from airflow_cdc_provider.tasks.metrics import emit_notification
@@ -19,7 +19,7 @@ from airflow_cdc_provider.tasks.metrics import emit_notification
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 def following_notifications(

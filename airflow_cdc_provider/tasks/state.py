@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector.declaration import ConnectorLike
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.tasks.parameters import known_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.jobs.spec import JobResult
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 STATE_LAYOUT: Final = 2
 """Layout of the values; see docs/design/stored-layout.md."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from typing import Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store, read_small
 
@@ -17,7 +17,7 @@ ERRORS: Final = "errors"
 NOTE_SUFFIX: Final = ".reason.json"
 """Suffix of a note's name after the segment's."""
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def write_note(errors: Store, segment: Segment, reason: str, *, lost: bool) -> None:

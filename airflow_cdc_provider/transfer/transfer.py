@@ -6,13 +6,13 @@ completes a killed one. Segments are copied in parallel; a failed one doesn't bl
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss, write_note
@@ -34,7 +34,7 @@ _DROPPED: Final = (
 _BLOCKING: Final = (ConfigurationError, OSError)
 """Errors of a segment that are raised once all others are copied: retries of it don't help."""
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 @dataclass

@@ -6,7 +6,6 @@ removed after it.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Container, Iterable, Iterator
@@ -15,6 +14,7 @@ from itertools import chain
 from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import LARGEST_INDEX_BYTES, Index, Segment, segment_number
 from airflow_cdc_provider.transfer.stores import FolderStore, Store
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS: Final = 0.5
 _HALF: Final = re.compile(r"([0-9]{1,10}\s{0,2}[A-Z]{0,9})?")
 """What an idx file may have while the node writes it."""
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class WholeSegments:

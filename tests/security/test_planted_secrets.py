@@ -477,10 +477,10 @@ def test_an_error_of_a_worker_is_masked_before_spark_logs_it() -> None:
         raise OSError(f"login {secret(1)}") from ValueError(secret(1))
         yield batches
 
-    carried = _Task(fails, []).secrets
+    carried = _Task(fails, [], "").secrets
     masking.forget()
     with pytest.raises(RuntimeError, match=r"OSError: login \*\*\*") as raised:
-        list(_Task(fails, [], carried)(iter(())))
+        list(_Task(fails, [], "", carried)(iter(())))
     assert not leaks("".join(traceback.format_exception(raised.value)), secret(1))
 
 

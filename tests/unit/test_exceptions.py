@@ -26,11 +26,8 @@ def test_message_says_what_was_expected_what_was_found_and_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("cls", [ConfigurationError, PositionLost, TransientError])
-def test_class_survives_being_turned_into_the_text_of_a_stack_trace(cls: type[CdcError]) -> None:
-    error = cls("gone", found="nothing")
-    text = f"Traceback (most recent call last):\n  File ...\n{cls.__name__}: {error}\n at org.apache"
-
-    found = error_from_text(text)
+def test_class_survives_being_turned_into_text(cls: type[CdcError]) -> None:
+    found = error_from_text(str(cls("gone", found="nothing")))
 
     assert type(found) is cls
     assert found is not None

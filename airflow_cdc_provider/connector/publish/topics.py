@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.patterns import wrong_patterns
 
 
 def _patterns(values: tuple[str, ...]) -> str:
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values)
 
 
 def _some_patterns(values: tuple[str, ...]) -> str:

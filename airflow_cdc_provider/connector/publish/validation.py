@@ -5,7 +5,6 @@ Options of one target or source are validated in its module; here are the rules 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Final, Literal
@@ -18,6 +17,7 @@ from airflow_cdc_provider.connector.publish.topics import TopicsOptions
 from airflow_cdc_provider.custom_classes import IMPORT_PATH, invalid_import_path
 from airflow_cdc_provider.events.transforms.shapes import Shape, validate_transforms
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.patterns import wrong_patterns
 
 EventValues = Literal["cells", "documents", "rows"]
 """Values of a source's events in the default envelope."""
@@ -138,12 +138,8 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
 
 
 def _validate_converter(name: str, function: str, columns: str) -> None:
-    try:
-        re.compile(columns)
-    except re.error as error:
-        raise ConfigurationError(
-            f"the columns of converter {name} are not a valid expression: {error}"
-        ) from error
+    if wrong := wrong_patterns([columns]):
+        raise ConfigurationError(f"the columns of converter {name} are not valid", expected=wrong)
     if not columns:
         raise ConfigurationError(
             f"converter {name} has no columns", expected="an expression on keyspace.table.column"

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option, secret_settings
+from airflow_cdc_provider.patterns import wrong_patterns
 
 _MASK: Final = re.compile(r"(truncate|mask):\d+|(hash|hash-v2):([^:]+):.+", re.DOTALL)
 
@@ -25,12 +26,7 @@ def _letters(name: str) -> str:
 
 
 def _patterns(values: tuple[str, ...]) -> str:
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions on keyspace.table.column ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values, "keyspace.table.column")
 
 
 def _salts(form: str) -> list[str]:
@@ -66,11 +62,10 @@ def _topic_part(value: str) -> str:
 
 def _key_columns(values: Mapping[str, str]) -> str:
     for table, columns in values.items():
-        try:
-            for expression in (table, *split_expressions(columns)):
-                re.compile(expression)
-        except re.error as error:
-            return f"regular expressions on keyspace.table and on column names ({table!r}: {error})"
+        if wrong := wrong_patterns(
+            [table, *split_expressions(columns)], "keyspace.table and on column names"
+        ):
+            return wrong
     return ""
 
 

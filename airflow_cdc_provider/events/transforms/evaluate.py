@@ -26,7 +26,7 @@ from airflow_cdc_provider.events.transforms.expression_tree import (
     Operation,
     Reference,
 )
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, without_values
 
 _TEXT: Final = pa.large_utf8()
 _NULLS: Final[Mapping[Kind, pa.DataType]] = {
@@ -111,7 +111,7 @@ class _Evaluator:
         try:
             return function(*arguments)
         except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
+            reason = without_values(str(error).splitlines()[0])
             raise ConfigurationError(
                 f"the expression {self._text!r} fails at {node.where}",
                 found=reason,

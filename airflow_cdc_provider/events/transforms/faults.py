@@ -3,16 +3,17 @@
 A cast of non-numeric text, field names that collide in Avro, or an array with a null in Protobuf would fail
 the whole batch, in each run. Such records are found by bisection; if even an empty batch of a table fails in
 the same way (without transforms, which drop empty batches), none of its records can be built. They are kept
-in JSON as before all transforms, each with its reason; the publisher stores them as dead letters and never
-sends them. Without dead letters the first one is an error that names its topic and key.
+in JSON as after all transforms, each with its reason; if a transform fails, without value, which it might
+have masked. The publisher stores them as dead letters and never sends them. Without dead letters the first
+one is an error that names its topic and key. No error text quotes a value.
 
 Records whose schema is rejected are dead letters, too, in JSON as after all transforms.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -25,9 +26,17 @@ from airflow_cdc_provider.events.encoder import Converters, encode, in_order
 from airflow_cdc_provider.events.framing import Registrar, TopicSchema
 from airflow_cdc_provider.events.transforms.chain import some_rows
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected, reworded
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    CorruptInput,
+    SchemaRejected,
+    reworded,
+    without_values,
+)
+from airflow_cdc_provider.logs import logger
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 OF_RECORDS: Final = (ConfigurationError, CorruptInput, ValueError, ArithmeticError, pa.ArrowException)
 """Errors that the values of some record may cause."""
@@ -46,6 +55,7 @@ def encode_with_faults(
     dead_letters: bool,
     rejected_schemas: bool,
     rejected_rows: Mapping[int, SchemaRejected] = MappingProxyType({}),
+    keeps_keys: bool = False,
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
@@ -56,6 +66,7 @@ def encode_with_faults(
         dead_letters: Whether records may be faulty.
         rejected_schemas: Whether records are faulty, too, if their schema is rejected.
         rejected_rows: By row, why the schemas of its records are rejected without asking the registry.
+        keeps_keys: Whether no transform changes keys or drops records, so that bad records have their keys.
 
     Returns:
         Batch of ``converters.record_schema``, in row order.
@@ -82,13 +93,14 @@ def encode_with_faults(
                 raise
             (first, *others) = some
             if not others and (len(first.rows) == 1 or _fails_empty(first, encode_some, using, error)):
-                bad = _faulty_records(first, converters, error)
+                known = _without_values(error)
+                bad = _faulty_records(first, encode_some, converters, known, keeps_keys=keeps_keys)
                 if not dead_letters:
-                    raise _error_of(bad, error) from error
+                    raise _error_of(bad, known) from None
                 batches.append(bad)
                 before, faults = faults, faults + bad.num_rows
                 if faults // _LOGGED_EVERY > before // _LOGGED_EVERY:
-                    log.warning("%d records of topic %s can't be built: %s", faults, bad["topic"][0], error)
+                    log.warning("%d records of topic %s can't be built: %s", faults, bad["topic"][0], known)
                 return
         else:
             topics = registrar.rejected if registrar else {}
@@ -179,23 +191,41 @@ def _fails_empty(piece: Piece, encode_some: Encode, converters: Converters, erro
     return False
 
 
-def _error_of(bad: pa.RecordBatch, error: Exception) -> ConfigurationError:
+def _without_values(error: Exception) -> CdcError:
+    """Return an error of this package, whose text names no value of a record."""
+    if isinstance(error, CdcError):
+        return error
+    return ConfigurationError(
+        f"a value can't be converted ({type(error).__name__})", found=without_values(str(error))
+    )
+
+
+def _error_of(bad: pa.RecordBatch, error: CdcError) -> ConfigurationError:
     """Return the error of the first faulty record with its topic and key."""
-    known = error if isinstance(error, ConfigurationError) else ConfigurationError(str(error))
-    key = bad["key"].cast(pa.large_binary())[0].as_py() or b""
-    where = f"in the record of topic {bad['topic'][0]} with key {key.decode()}"
-    return reworded(known, f"{known.message}, {where}")
+    where = ""
+    if bad.num_rows:
+        key = bad["key"].cast(pa.large_binary())[0].as_py()
+        where = f", in the record of topic {bad['topic'][0]}" + (f" with key {key.decode()}" if key else "")
+    return reworded(error, f"{error.message}{where}")
 
 
-def _faulty_records(piece: Piece, converters: Converters, error: Exception) -> pa.RecordBatch:
-    """Return the records of a piece in JSON, as before transforms and without tombstones."""
+def _faulty_records(
+    piece: Piece, encode_some: Encode, converters: Converters, error: CdcError, *, keeps_keys: bool
+) -> pa.RecordBatch:
+    """Return a piece's records in JSON, without tombstones and what a failed transform might hide."""
     count = len(piece.rows)
     envelope = replace(piece.envelope, tombstone=np.zeros(count, np.bool_))
-    encoded = encode(envelope, Converters())
+    topics = pa.array([d.topic for d in envelope.destinations], pa.large_utf8())
+    values = {"row": pa.array(piece.rows), "topic": topics.take(pa.array(envelope.destination))}
+    if keeps_keys:
+        keys = replace(envelope, value=pa.nulls(count, envelope.value.type), nulls=False)
+        values["key"] = encode(keys, Converters())["key"]
+    with suppress(*OF_RECORDS):
+        found = encode_some([replace(piece, envelope=envelope)], Converters())
+        values = dict(zip(found.schema.names, found.columns, strict=True))
+        count = found.num_rows
     schema = converters.record_schema
-    values = {name: encoded[name] for name in encoded.schema.names} | {
-        "row": pa.array(piece.rows[encoded["row"].to_numpy()], pa.int64()),
-        "fault": pa.repeat(pa.scalar(str(error), pa.large_utf8()), count),
-    }
+    values = {"bare": pa.repeat(False, count), "headers": pa.repeat("", count)} | values
+    values["fault"] = pa.repeat(pa.scalar(str(error), pa.large_utf8()), count)
     columns = [values.get(one.name, pa.nulls(count, one.type)).cast(one.type) for one in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

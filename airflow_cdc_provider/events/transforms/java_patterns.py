@@ -7,23 +7,23 @@ They apply to topic names, which are few and short. Named groups are ``(?<name>.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from typing import Any
 
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.patterns import compiled
 
 _REFERENCE = re.compile(
     r"\\(?P<plain>.)|\$(?:\{(?P<name>[A-Za-z][A-Za-z0-9]*)\}|(?P<number>[0-9]))", re.DOTALL
 )
 
 
-@lru_cache(maxsize=256)
-def java_pattern(pattern: str) -> re.Pattern[str]:
+def java_pattern(pattern: str) -> Any:
     """Compile an expression.
 
     Raises:
         re.error: It is invalid, or not supported by Python.
     """
-    return re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", pattern))
+    return compiled(re.sub(r"\(\?<(?![=!])", "(?P<", pattern))
 
 
 def wrong_pattern(value: str) -> str:
@@ -70,7 +70,7 @@ def replaced(pattern: str, replacement: str, text: str) -> str | None:
     return compiled.sub(lambda match: _expanded(replacement, match), text, count=1)
 
 
-def _expanded(replacement: str, match: re.Match[str]) -> str:
+def _expanded(replacement: str, match: Any) -> str:
     def part(found: re.Match[str]) -> str:
         if found["plain"] is not None:
             return found["plain"]

@@ -12,17 +12,13 @@ from airflow_cdc_provider.events.transforms.java_patterns import (
     wrong_replacement,
 )
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.patterns import wrong_patterns
 
 _PLACEMENTS = ("header", "envelope", "partition")
 
 
 def _patterns(values: tuple[str, ...]) -> str:
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions on database.collection ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values, "database.collection")
 
 
 def _references(values: tuple[str, ...]) -> str:

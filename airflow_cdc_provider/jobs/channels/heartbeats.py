@@ -13,7 +13,6 @@ position: each capture commits it, even if nothing was captured.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,11 +24,12 @@ from airflow_cdc_provider.jobs.topics.rules import topic_maker
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.logs import logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 T = TypeVar("T")
 

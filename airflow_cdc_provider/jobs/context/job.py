@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.logs import logger
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 
 def _never() -> bool:

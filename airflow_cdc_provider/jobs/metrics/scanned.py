@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import secrets
 import socket
 import socketserver
@@ -36,6 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 REFRESH_ROWS: Final = 10_000
 """A table's count is reported before it lags by more than this."""
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 _CONNECT_SECONDS: Final = 5.0
 _MOST_LINE_BYTES: Final = 4096

@@ -7,7 +7,6 @@ interrupted run has not sent, each record once.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,9 +33,10 @@ from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import RegistryUnavailable
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.pulsar.errors import BrokersUnavailable as PulsarBrokersUnavailable
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 BuildEvents = Callable[[EventRequest], Iterator[EventBatch]]
 """Builds the events of batches, oldest first."""

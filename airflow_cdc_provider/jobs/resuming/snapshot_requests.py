@@ -10,10 +10,11 @@ one before; blocking ones have precedence, since streaming waits only for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from airflow_cdc_provider.exceptions import listed, printable
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.signals.payloads import InvalidSignal, SnapshotKind, read_execute, read_stop
 from airflow_cdc_provider.signals.signal import (
@@ -27,7 +28,12 @@ from airflow_cdc_provider.signals.signal import (
 )
 
 KEPT_RECORDS: Final = 50
+_MOST_TABLES: Final = 10_000
+"""Number of tables of all requests, which are stored with each offset."""
+_MOST_QUEUED: Final = 1 << 20
+"""Characters of their names and filters."""
 _LONGEST_TEXT: Final = 300
+_LONGEST_MESSAGE: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -172,8 +178,9 @@ class SignalState:
 
     def knows(self, arrived: ReceivedSignal) -> bool:
         """Return whether a signal was received before."""
-        same = (r for r in self.records if r.id == arrived.id[:_LONGEST_TEXT])
-        return any(isinstance(arrived, MalformedSignal) or r.type for r in same)
+        same = (r for r in self.records if r.id == arrived.id)
+        known = any(isinstance(arrived, MalformedSignal) or r.type for r in same)
+        return known or any(r.id == arrived.id for r in self.requests)
 
 
 @dataclass(frozen=True)
@@ -194,51 +201,89 @@ class Reception:
 
 
 def received(
-    state: SignalState, arrived: Sequence[ReceivedSignal], tables: Sequence[str], now_us: int
+    state: SignalState,
+    arrived: Sequence[ReceivedSignal],
+    tables: Sequence[str],
+    now_us: int,
+    refused_filter: Callable[[str], str],
 ) -> Reception:
-    """Apply signals, oldest first.
+    """Apply signals, oldest first. Whatever one contains, it is recorded, and the next one is applied.
 
     Args:
         state: The state before.
         arrived: Signals of channels.
         tables: The captured tables.
         now_us: The time, µs since 1970.
+        refused_filter: Returns why a filter is refused; empty if it isn't.
     """
     result = Reception(state)
-    for one in arrived:
+    for given in arrived:
+        one = replace(given, id=printable(str(given.id))[:_LONGEST_TEXT])
         if result.state.knows(one):
             warning = f"signal {one.id} of channel {one.channel} is a duplicate: it is ignored"
             result = replace(result, warnings=(*result.warnings, warning))
         else:
-            result = _followed(result, one, tables, now_us)
+            result = _followed(result, one, tables, now_us, refused_filter)
     return result
 
 
-def _followed(result: Reception, one: ReceivedSignal, tables: Sequence[str], now_us: int) -> Reception:
+def _followed(
+    result: Reception,
+    one: ReceivedSignal,
+    tables: Sequence[str],
+    now_us: int,
+    refused_filter: Callable[[str], str],
+) -> Reception:
     if isinstance(one, MalformedSignal):
         return _recorded(result, one, "", "ignored", one.reason, now_us)
     try:
-        if one.type == EXECUTE:
-            return _execute(result, one, tables, now_us)
-        if one.type == STOP:
-            return _stop(result, one, now_us)
+        return _applied(result, one, tables, now_us, refused_filter)
     except InvalidSignal as error:
         return _recorded(result, one, one.type, "ignored", str(error), now_us)
+    except Exception as error:  # noqa: BLE001 - the next run would meet the same signal again
+        reason = f"{type(error).__name__}: {error}"
+        return _recorded(result, one, one.type, "ignored", reason, now_us)
+
+
+def _applied(
+    result: Reception,
+    one: Signal,
+    tables: Sequence[str],
+    now_us: int,
+    refused_filter: Callable[[str], str],
+) -> Reception:
+    if one.type == EXECUTE:
+        return _execute(result, one, tables, now_us, refused_filter)
+    if one.type == STOP:
+        return _stop(result, one, now_us)
     if one.type == LOG:
-        message = str(one.data.get("message", ""))
+        message = str(one.data.get("message", ""))[:_LONGEST_MESSAGE]
         recorded = _recorded(result, one, one.type, "followed", "", now_us)
         return replace(recorded, messages=(*recorded.messages, (one.id, message)))
     return _pause(result, one, now_us)
 
 
-def _execute(result: Reception, signal: Signal, tables: Sequence[str], now_us: int) -> Reception:
+def _execute(
+    result: Reception,
+    signal: Signal,
+    tables: Sequence[str],
+    now_us: int,
+    refused_filter: Callable[[str], str],
+) -> Reception:
     requested = read_execute(signal.data)
     chosen = [table for table in tables if requested.names.take(table)]
     if not chosen:
-        raise InvalidSignal(f"no captured table matches {', '.join(requested.names.patterns)}")
+        raise InvalidSignal(f"no captured table matches {listed(requested.names.texts)}")
     copies = tuple(TableCopy(table, requested.filter_of(table)) for table in chosen)
+    for where in {copy.where for copy in copies if copy.where}:
+        if reason := refused_filter(where):
+            raise InvalidSignal(f"a filter is refused: {reason}")
+    queued = [*copies, *(copy for request in result.state.requests for copy in request.tables)]
+    size = sum(len(copy.table) + len(copy.where) for copy in queued)
+    if len(queued) > _MOST_TABLES or size > _MOST_QUEUED:
+        raise InvalidSignal("too many tables and filters wait already; stop a snapshot, or name fewer tables")
     request = SnapshotRequest(signal.id, requested.kind, signal.channel, now_us, copies)
-    detail = f"{requested.kind}: {', '.join(chosen)}"
+    detail = f"{requested.kind}: {listed(chosen)}"
     recorded = _recorded(result, signal, signal.type, "queued", detail, now_us)
     state = recorded.state
     return replace(recorded, state=replace(state, requests=(*state.requests, request)))
@@ -267,13 +312,13 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
             events.append(_event("aborted", request, now_us, reason=reason))
     if not stopped:
         raise InvalidSignal("no table of the running incremental snapshot matches")
-    detail = f"stopped: {', '.join(stopped)}"
+    detail = f"stopped: {listed(stopped)}"
     recorded = _recorded(replace(result, state=state), signal, signal.type, "followed", detail, now_us)
     return replace(recorded, events=(*recorded.events, *events))
 
 
 def _pause(result: Reception, signal: Signal, now_us: int) -> Reception:
-    kind = str(signal.data.get("type") or "incremental").lower()
+    kind = str(signal.data.get("type") or "incremental").lower()[:40]
     if kind != "incremental":
         reason = f"only incremental snapshots can be paused and resumed, not {kind!r}"
         return _recorded(result, signal, signal.type, "ignored", reason, now_us)
@@ -296,8 +341,8 @@ def _pause(result: Reception, signal: Signal, now_us: int) -> Reception:
 def _recorded(
     result: Reception, one: ReceivedSignal, kind: str, outcome: str, detail: str, now_us: int
 ) -> Reception:
-    detail = detail[:_LONGEST_TEXT]
-    entry = SignalRecord(one.id[:_LONGEST_TEXT], kind, one.channel, now_us, outcome, detail)
+    detail = printable(detail)[:_LONGEST_TEXT]
+    entry = SignalRecord(one.id, kind, one.channel, now_us, outcome, detail)
     state = replace(result.state, records=(*result.state.records, entry)[-KEPT_RECORDS:])
     warnings = result.warnings
     if outcome == "ignored":

@@ -30,7 +30,7 @@ from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
-from airflow_cdc_provider.jobs.spark.failures import explain
+from airflow_cdc_provider.jobs.spark.failures import as_error, explain
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
@@ -72,21 +72,20 @@ def copy_chunks(
 ) -> tuple[Progress, ChangesState]:
     """Read the next chunks of a request, commit them and send notifications.
 
-    A table that can't be read as requested (an invalid filter, a missing permission) ends the request, not
-    the job.
+    A table that can't be read as requested (an invalid filter, a missing permission, a failure of no known
+    class) ends the request, not the job: the next run would meet the same request again.
 
     Raises:
-        CommitConflict: Another writer committed to the changes table; earlier commits stay.
-        TransientError: The source doesn't respond.
+        CdcError: Another writer committed to the changes table, or the source doesn't respond.
     """
     started = time.monotonic()
     try:
         return _copied(connector, stores, source, clients, report, request, progress, state)
     except Exception as error:
         known = explain(error)
-        if not isinstance(known, ConfigurationError):
+        if known is not None and not isinstance(known, ConfigurationError):
             raise
-        return end_request(stores.changes, clients, report, request, known)
+        return end_request(stores.changes, clients, report, request, known or as_error(error))
     finally:
         _adapt_size(report, time.monotonic() - started)
 

@@ -1,18 +1,18 @@
 """Mapping of failures inside Spark to errors with a remedy.
 
-Spark turns errors of its workers into long text. Errors of this package are recognized by their code; common
-failures of Spark and its environment get a message and a remedy here. Others keep their text.
+Spark turns errors of its workers into long text. Errors of this package are recognized by their driver's
+token; common failures of Spark and its environment get a message and a remedy here. Others keep their text.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
+from airflow_cdc_provider.changes.worker import error_of_worker
 from airflow_cdc_provider.exceptions import (
     PERMANENT,
     CdcError,
@@ -20,8 +20,10 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
     error_from_text,
     listed,
+    printable,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 
 
@@ -36,27 +38,27 @@ class _Known(NamedTuple):
 
 _KNOWN: Final = (
     _Known(
-        re.compile(r"[^\n]*(?:No space left on device|Disk quota exceeded)[^\n]*"),
+        re.compile(r"(?:No space left on device|Disk quota exceeded)"),
         TransientError,
         "a disk is full; the running commit is not visible, and the next run repeats it",
         "free space on the disk of the lake's warehouse or of Spark's local folders (spark.local.dir)",
     ),
     _Known(
-        re.compile(r"[^\n]*(?:Java heap space|GC overhead limit exceeded)[^\n]*"),
+        re.compile(r"(?:Java heap space|GC overhead limit exceeded)"),
         TransientError,
         "Spark's JVM has too little memory",
         "raise the operator's driver_memory or executor_memory, or lower its batch_bytes",
     ),
     _Known(
-        re.compile(r"[^\n]*Python worker exited unexpectedly[^\n]*"),
+        re.compile("Python worker exited unexpectedly"),
         TransientError,
         "a Python worker of Spark was killed, most likely because it ran out of memory",
         "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
     ),
     _Known(
         re.compile(
-            r"[^\n]*(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
-            r"|FileSystemException: [^\n]*: Not a directory|Mkdirs failed to create)[^\n]*"
+            r"(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
+            r"|: Not a directory|Mkdirs failed to create)"
         ),
         ConfigurationError,
         "Spark may not write or read a file",
@@ -64,8 +66,8 @@ _KNOWN: Final = (
     ),
     _Known(
         re.compile(
-            r"[^\n]*(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
-            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)[^\n]*"
+            r"(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
+            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)"
         ),
         ConfigurationError,
         "Spark lacks a class that the lake's catalog or storage needs, or the catalog's type doesn't exist",
@@ -73,10 +75,10 @@ _KNOWN: Final = (
     ),
     _Known(
         re.compile(
-            r"[^\n]*(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
+            r"(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
             r"|NoRouteToHostException|Unable to execute HTTP request|ServiceUnavailableException"
             r"|ServiceFailureException|Communications link failure|Stale file handle"
-            r"|Transport endpoint is not connected)[^\n]*"
+            r"|Transport endpoint is not connected)"
         ),
         TransientError,
         "the lake can't be reached: the remaining tables are not tried; earlier commits stay",
@@ -85,8 +87,8 @@ _KNOWN: Final = (
     ),
     _Known(
         re.compile(
-            r"[^\n]*(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
-            r"|Error while sending or receiving)[^\n]*"
+            r"(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
+            r"|Error while sending or receiving)"
         ),
         TransientError,
         "Spark has stopped: the remaining tables are not tried; earlier commits stay",
@@ -98,8 +100,7 @@ _LONGEST: Final = 300
 _CALL: Final = "An error occurred while calling "
 """Begins the text of Py4J's errors; the next line says more."""
 _CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
-_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
-"""The traceback of a Python worker, and its last line."""
+_TRACEBACK: Final = "Traceback (most recent call last):"
 
 DEAD_LETTERS: Final = (
     "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
@@ -109,7 +110,7 @@ DEAD_LETTERS: Final = (
 
 T = TypeVar("T")
 
-log = logging.getLogger("airflow_cdc_provider.jobs")
+log = logger("airflow_cdc_provider.jobs")
 
 
 def explain(error: BaseException) -> CdcError | None:
@@ -124,7 +125,7 @@ def explain(error: BaseException) -> CdcError | None:
     if isinstance(error, CdcError):
         return error
     text = masked(str(error))
-    ours = error_from_text(text)
+    ours = error_of_worker(text)
     if ours is not None:
         return ours
     known, line = _known(text)
@@ -134,8 +135,10 @@ def explain(error: BaseException) -> CdcError | None:
 def is_of_all_tables(error: BaseException) -> bool:
     """Return whether a failure affects all tables, such as one of the lake or Spark."""
     text = str(error)
+    if isinstance(error, CdcError) or error_of_worker(text) is not None:
+        return False
     known, _ = _known(text)
-    return known is not None and known.of_all and error_from_text(text) is None
+    return known is not None and known.of_all
 
 
 _logged: Final[deque[str]] = deque(maxlen=100)
@@ -145,24 +148,36 @@ _logged: Final[deque[str]] = deque(maxlen=100)
 def _known(text: str) -> tuple[_Known | None, str]:
     """Return the known failure in a text, None for none, and the matching line."""
     for known in _KNOWN:
-        if line := known.pattern.search(text):
-            return known, line.group().strip().removeprefix(": ")
+        if found := known.pattern.search(text):
+            line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+            return known, line.strip().removeprefix(": ")
     return None, ""
 
 
 def described(error: BaseException) -> str:
     """Return what failed and the root cause in one line, from any text of Spark, Py4J, Java or Python."""
     if (known := explain(error)) is not None:
-        return " ".join(str(known).split())
+        return str(known)
     while error.__cause__ is not None:
         error = error.__cause__
     text = masked(str(error))
-    if raised := _RAISED.findall(text):
-        return str(raised[-1])
+    if raised := _raised(text):
+        return printable(raised)
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())
     found = [next((line for line in lines if line and not line.startswith(_CALL)), "")[:_LONGEST]]
     found += [cause[:_LONGEST] for cause in _CAUSED.findall(text)[-1:] if cause not in found[0]]
-    return f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": ")
+    return printable(f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": "))
+
+
+def _raised(text: str) -> str:
+    """Return the last line of a text's last traceback of Python, empty without one."""
+    found, is_inside = "", False
+    for line in text.split("\n"):
+        if line.endswith(_TRACEBACK):
+            is_inside = True
+        elif is_inside and not line.startswith((" ", "\t")):
+            found, is_inside = line or found, False
+    return found
 
 
 def as_error(error: BaseException) -> CdcError:
@@ -173,7 +188,7 @@ def as_error(error: BaseException) -> CdcError:
 def of_one_table(result: TableResult, error: BaseException, during: str = "") -> TableResult:
     """Log a table's error and return its result with it; ``during`` says what failed, if not the stage."""
     known = as_error(error)
-    text = " ".join(str(known).removeprefix(f"[CDC-{known.code}] ").split())
+    text = str(known).removeprefix(f"[CDC-{known.code}] ")
     failed = replace(result, error_code=known.code, error=f"[CDC-{known.code}] {during}{text}")
     alike = _without_name(failed.table, text, "the table")
     new = alike not in _logged

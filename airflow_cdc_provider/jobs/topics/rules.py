@@ -11,6 +11,7 @@ from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.encoding import topics_of
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
 
@@ -90,7 +91,7 @@ def topic_of_table(connector: Connector, table: str) -> str:
     """
     naming = topics_of(connector)
     own = connector.publish.vitess
-    if own.topic_prefix and not any(re.fullmatch(one, table) for one in own.topic_prefix_excluded_tables):
+    if own.topic_prefix and not any(matches(one, table) for one in own.topic_prefix_excluded_tables):
         naming = replace(naming, prefix=own.topic_prefix)
     database, _, name = table.partition(".")
     return naming.topic(database, name)

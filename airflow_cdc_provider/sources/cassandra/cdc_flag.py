@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.patterns import compiled, fullmatches, matches
 from airflow_cdc_provider.sources.cql.connection import driver_errors
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.types import quote_name
@@ -63,16 +64,16 @@ def matching_tables(session: Session, patterns: Sequence[str], exclude: Sequence
     found: set[str] = set()
     for pattern in patterns:
         try:
-            expression = re.compile(pattern)
+            expression = compiled(pattern)
         except re.error as error:
             raise ConfigurationError(
                 f"{pattern!r} is not a valid regular expression", found=str(error)
             ) from error
-        names = [name for name in ordinary if expression.fullmatch(name)]
+        names = [name for name in ordinary if fullmatches(expression, name)]
         if not names:
             raise _no_table(session, expression, flags)
         found.update(names)
-    return sorted(name for name in found if not any(re.fullmatch(one, name) for one in exclude))
+    return sorted(name for name in found if not any(matches(one, name) for one in exclude))
 
 
 def switch_cdc(session: Session, tables: Sequence[str], *, enabled: bool) -> FlagChange:

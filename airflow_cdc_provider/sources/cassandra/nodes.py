@@ -8,7 +8,6 @@ of a node that is down can be read when it is up again.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.changes.fence import EVENT_US
 from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_truncation
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
 from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
     from cassandra.pool import Host
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 NO_FEED: Final = ""
 """Origin of snapshot rows that follow no truncation: they have no position in any feed."""

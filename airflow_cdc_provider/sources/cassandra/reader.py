@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.capture import SegmentSlice
 from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
 from airflow_cdc_provider.sources.cassandra.commit_log.sections import CorruptRange, plain_sections
@@ -16,7 +16,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBy
 from airflow_cdc_provider.sources.cassandra.records import ReadCounts, SegmentRecords
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 

@@ -13,7 +13,6 @@ payload (:mod:`~airflow_cdc_provider.sources.cassandra.payload`), are the histor
 from __future__ import annotations
 
 import json
-import logging
 import re
 import struct
 import zlib
@@ -34,6 +33,7 @@ from airflow_cdc_provider.changes.contribution import PARTITION_DELETION, RANGE_
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.exceptions import SchemaUnknown
 from airflow_cdc_provider.formats.kernels import Flags
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
@@ -44,7 +44,7 @@ from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.cql.scratch import new_scratch
 from airflow_cdc_provider.sources.cql.system_schema import Row, schemas_from_rows
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _TABLE_ID: Final = re.compile("[0-9a-f]{32}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,7 +7,6 @@ Segments are read from ``cdc_raw`` either way. Dropped tables are known from the
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
 )
 from airflow_cdc_provider.formats.kernels import Flags
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra import capture
 from airflow_cdc_provider.sources.cassandra.check import (
     check_folder,
@@ -66,6 +66,7 @@ from airflow_cdc_provider.sources.cql.snapshot import (
     plan_ranges,
 )
 from airflow_cdc_provider.sources.cql.system_schema import Row, read_rows, schemas_from_rows
+from airflow_cdc_provider.sources.filters import CQL_FUNCTIONS, refused_filter
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ _NODES_FRESH_SECONDS: Final = 10.0
 """Maximum age of the nodes' states: a snapshot's position may be too early, never too late."""
 
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class CassandraSource(Source):
@@ -299,6 +300,10 @@ class CassandraSource(Source):
             for table_id, table in self._history.by_id.items()
             if table_id not in known and self._history.was_captured(table_id) and self._is_selected(table)
         ]
+
+    def refused_filter(self, where: str) -> str:
+        """Refuse all but comparisons of columns."""
+        return refused_filter(where, CQL_FUNCTIONS)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""

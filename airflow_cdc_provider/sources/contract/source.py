@@ -202,6 +202,15 @@ class Source(ABC):
         """
         return self.plan_snapshot(table, where)
 
+    def refused_filter(self, where: str) -> str:
+        """Return why a signal may not have a filter of rows; empty if it may. Default: it may.
+
+        A signal is written by others than the declaration. Called when it is received, unless option
+        ``signals.unrestricted_filters`` is set; whatever this raises refuses the filter, too.
+        """
+        del where
+        return ""
+
     # Incremental snapshot: chunks between two batches of the capture.
 
     def maximum_key(self, table: str, where: str) -> str:

@@ -232,8 +232,14 @@ def _definition(
 
 def _conditions(where: str) -> list[str]:
     """Split a view's WHERE at each AND outside of texts and quoted names; omit ``IS NOT NULL``."""
-    parts = re.split(r"""\s+AND\s+(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""", where.strip(), flags=re.IGNORECASE)
-    return [part for part in parts if part and not re.search(r"\sIS\s+NOT\s+NULL$", part, re.IGNORECASE)]
+    ends = [0]
+    for found in re.finditer(r"""'[^']*'|"[^"]*"|(?<=\s)AND(?=\s)""", where, re.IGNORECASE):
+        if found[0][0] not in "'\"":
+            ends += found.span()
+    parts = [
+        where[start:end].strip() for start, end in zip(ends[::2], [*ends[1::2], len(where)], strict=True)
+    ]
+    return [part for part in parts if part and part.upper().split()[-3:] != ["IS", "NOT", "NULL"]]
 
 
 def _column(row: Row, lookup: Callable[[str], CqlType]) -> Column:

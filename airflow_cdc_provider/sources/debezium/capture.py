@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import (
@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.debezium.position import (
 )
 from airflow_cdc_provider.sources.debezium.reader import TopicSlice, table_of
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _MAX_REPORTED: Final = 5
 

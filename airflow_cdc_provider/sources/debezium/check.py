@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.contract import Finding, ReadMetrics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
@@ -91,7 +91,7 @@ def check_topics(
 
 def missing_topics(patterns: Sequence[str], topics: Collection[str]) -> list[str]:
     """Return a message for each pattern that no topic matches: the others are read."""
-    missing = [one for one in patterns if not any(re.fullmatch(one, topic) for topic in topics)]
+    missing = [one for one in patterns if not any(matches(one, topic) for topic in topics)]
     return [f"no topic matches {one} of source.topics: nothing is read for it" for one in missing]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +11,7 @@ from airflow_cdc_provider.connector.publish.registry import invalid_registry_url
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.settings import wrong_tuning
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.patterns import wrong_patterns
 from airflow_cdc_provider.sources.plugin import SourceOptions
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ LATEST: Final = "latest"
 def _patterns(values: tuple[str, ...]) -> str:
     if not values:
         return "at least one topic"
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values)
 
 
 def _start(value: str) -> str:

@@ -19,7 +19,6 @@ stays quarantined, for a reason that isn't retried.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -34,13 +33,14 @@ from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
 from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchema
 from airflow_cdc_provider.sources.debezium.registered import Registered
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 UNKNOWN_SCHEMA: Final = "UNKNOWN-SCHEMA"
 """Code of the reason for which records are retried."""

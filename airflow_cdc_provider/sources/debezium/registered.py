@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
@@ -13,6 +12,7 @@ import pyarrow as pa
 from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import UNKNOWN_ID, WRONG_SCHEMA, WRONG_SCHEMAS, Compiled
@@ -20,7 +20,7 @@ from airflow_cdc_provider.sources.debezium.json_schema import connect_of_json_sc
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Written = Literal["avro", "protobuf", "json_schema"]
 

@@ -5,7 +5,6 @@ There are no snapshots: the topics contain the rows of Debezium's own snapshot, 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, Sc
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_patterns
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
 from airflow_cdc_provider.sources.debezium.capture import (
     added_partitions,
@@ -328,8 +328,8 @@ class DebeziumSource(Source):
         }
 
     def _reads(self, topic: str) -> bool:
-        matches = any(re.fullmatch(pattern, topic) for pattern in self._options.topics)
-        return matches and (self._options.tables_from != "topic" or self._selects(table_of(topic)))
+        chosen = any(matches(pattern, topic) for pattern in self._options.topics)
+        return chosen and (self._options.tables_from != "topic" or self._selects(table_of(topic)))
 
     def _require_topics(self) -> dict[str, Topic]:
         topics = self._cluster.topics(self._options.topics)

@@ -18,7 +18,6 @@ and no event is lost. A stream that goes back to an earlier cluster time than it
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +30,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.mongodb.change_stream.event_order import EventOrder, time_of
@@ -59,7 +59,7 @@ from airflow_cdc_provider.sources.mongodb.selection import Selection
 from airflow_cdc_provider.sources.prefetch import BufferedStats, BufferLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 _TOKENS_ONLY: Final[Stages] = [{"$project": {"_id": 1}}]

@@ -11,7 +11,6 @@ Login and password are never put into a connection string, so no error text can 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
 from airflow_cdc_provider.sources.mongodb.driver.connection_options import (
@@ -35,7 +35,7 @@ from airflow_cdc_provider.sources.mongodb.driver.server_errors import short_text
 from airflow_cdc_provider.sources.mongodb.driver.tls import pem_options, take_stores
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Answer = TypeVar("Answer")
 Client = TypeVar("Client")

@@ -23,7 +23,6 @@ Chunks of an incremental snapshot are ranges too, read at an exact cluster time 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -31,6 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
+import bson
 import pyarrow as pa
 from bson import json_util
 from bson.errors import BSONError
@@ -42,6 +42,7 @@ from pymongo.errors import OperationFailure
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.formats.bson import Spans, find_in_all
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, cluster_time, pinned_client
@@ -53,8 +54,10 @@ from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
+_CODE: Final = {"$where", "$function", "$accumulator"}
+"""Operators whose argument is JavaScript."""
 _NO_HISTORY: Final = (72, 239, 246)
 """Errors of read concern ``snapshot``: unknown option, snapshot too old, snapshot unavailable."""
 _LARGEST_RANGE: Final = 1_000_000
@@ -96,7 +99,8 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
     """
     try:
         query = json_util.loads(where) if where else {}
-    except (ValueError, TypeError, BSONError) as error:
+        bson.encode(query)
+    except (ValueError, TypeError, OverflowError, RecursionError, BSONError) as error:
         raise ConfigurationError(
             "the snapshot filter is not valid Extended JSON", found=str(error)
         ) from error
@@ -105,6 +109,24 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
             "invalid snapshot filter", expected='a query such as {"status": "open"}', found=where or ""
         )
     return query
+
+
+def refused_filter(where: str) -> str:
+    """Return why a filter of a signal is refused: it holds code that the server would run.
+
+    Raises:
+        ConfigurationError: Not a query.
+    """
+    left: list[object] = [parse_filter(where)]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            if code := _CODE & one.keys():
+                return f"the server would run code: {', '.join(sorted(code))}"
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+    return ""
 
 
 def plan_key_ranges(client: MongoClient, table: str, where: str | None, ranges_at_least: int) -> SnapshotPlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_cdc_provider.custom_classes import invalid_import_path
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.patterns import matches_any, wrong_patterns
 from airflow_cdc_provider.sources.mongodb.change_stream.stages import (
     check_copy_stages,
     check_stages,
@@ -18,7 +18,6 @@ from airflow_cdc_provider.sources.mongodb.change_stream.stages import (
 from airflow_cdc_provider.sources.mongodb.declared_columns import declared_columns
 from airflow_cdc_provider.sources.mongodb.start_times import check_start_time, read_start_time
 from airflow_cdc_provider.sources.plugin import SourceOptions
-from airflow_cdc_provider.table_patterns import matches_any
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
@@ -130,12 +129,7 @@ class MongodbStream:
 
 
 def _collections(values: tuple[str, ...]) -> str:
-    for value in values:
-        try:
-            re.compile(value)
-        except re.error as error:
-            return f"regular expressions on database.collection ({value!r}: {error})"
-    return ""
+    return wrong_patterns(values, "database.collection")
 
 
 @dataclass(frozen=True)

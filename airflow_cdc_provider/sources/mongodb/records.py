@@ -10,7 +10,6 @@ that caused it, so these two change nothing; they are stored with kind ``schema`
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,6 +33,7 @@ from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import column_of, fixed_width_binary, span_column
 from airflow_cdc_provider.formats.bson import FAULTS, Spans, find_in_all, validate_all
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.mongodb.change_stream import change_event
 from airflow_cdc_provider.sources.mongodb.change_stream.change_event import (
     Facts,
@@ -45,7 +45,7 @@ from airflow_cdc_provider.sources.mongodb.decoding.identity import canonical_key
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN
 from airflow_cdc_provider.sources.mongodb.selection import is_captured
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _OF_ROWS: Final = (change_event.INSERT, change_event.UPDATE, change_event.REPLACE, change_event.DELETE)
 _OF_COLLECTIONS: Final = (change_event.DROP, change_event.RENAME)

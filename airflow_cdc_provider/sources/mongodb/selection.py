@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from airflow_cdc_provider.table_patterns import selects
+from airflow_cdc_provider.patterns import selects
 
 _PORTABLE: Final = re.compile(
     r"""(?:\(\?=)?                               # perhaps a group to look ahead, as imported lists begin

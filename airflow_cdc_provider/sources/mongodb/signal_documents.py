@@ -8,12 +8,14 @@ and the same with ``close``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import bson
-from bson import ObjectId, json_util
+from bson import CodecOptions, ObjectId, json_util
+from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 from pymongo import MongoClient, errors
 
@@ -23,6 +25,7 @@ from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZ
 
 _CHANNEL: Final = "source"
 _MEMBERS: Final = 3
+_ANY_DATE: Final = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
 def parse_signals(events: Iterable[bytes]) -> list[ReceivedSignal]:
@@ -34,16 +37,19 @@ def parse_signals(events: Iterable[bytes]) -> list[ReceivedSignal]:
     Returns:
         The signals, and inserts that are not valid signals.
     """
-    arrived = []
+    arrived: list[ReceivedSignal] = []
     for event in events:
         try:
-            change = bson.decode(event)
+            change = bson.decode(event, _ANY_DATE)
+            document = change.get("fullDocument")
+            is_insert = change.get("operationType") == "insert" and isinstance(document, dict)
+            found = _signal(document) if is_insert and document else None
         except BSONError:  # the capture quarantines and reports broken events
             continue
-        document = change.get("fullDocument")
-        if change.get("operationType") != "insert" or not isinstance(document, dict) or not document:
-            continue
-        if found := _signal(document):
+        except Exception as error:  # noqa: BLE001 - the next run would meet the same document again
+            identity = hashlib.sha256(event).hexdigest()[:16]
+            found = MalformedSignal(identity, _CHANNEL, f"it can't be read: {type(error).__name__}: {error}")
+        if found:
             arrived.append(found)
     return arrived
 

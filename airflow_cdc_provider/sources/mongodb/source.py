@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, PositionLost, SchemaUnknown
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.signals.signal import ReceivedSignal
 from airflow_cdc_provider.sources.contract import (
@@ -40,7 +40,7 @@ from airflow_cdc_provider.sources.mongodb.connection import (
 from airflow_cdc_provider.sources.mongodb.driver.oplog import oldest_time
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
 from airflow_cdc_provider.sources.mongodb.event_descriptions import renamed_from
-from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange
+from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, refused_filter
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.mongodb.pending import Feed, oldest
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition, describe
@@ -54,7 +54,7 @@ from airflow_cdc_provider.sources.mongodb.whole_reads import WholeRead
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _PATIENCE_SECONDS: Final = 5.0
 """How long a report of the lag may wait for the server's search."""
@@ -271,6 +271,10 @@ class MongodbSource(Source):
         if self._options.batch:
             selects = NotInBatches(selects, self._options)
         return ChangeReader(values, self._options, selects)
+
+    def refused_filter(self, where: str) -> str:
+        """Refuse queries with JavaScript."""
+        return refused_filter(where)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Split a collection into ``_id`` ranges; ``where`` is a query in Extended JSON."""

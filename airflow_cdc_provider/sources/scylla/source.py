@@ -36,6 +36,7 @@ from airflow_cdc_provider.sources.cql.snapshot import (
     SnapshotReads,
     plan_ranges,
 )
+from airflow_cdc_provider.sources.filters import CQL_FUNCTIONS, refused_filter
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.scylla.capture import (
     GroupRead,
@@ -275,6 +276,10 @@ class ScyllaSource(Source):
     def quarantine_reader(self) -> Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the function that retries quarantined changes."""
         return QuarantineReader(schema_columns(self._cluster.history.payloads))
+
+    def refused_filter(self, where: str) -> str:
+        """Refuse all but comparisons of columns."""
+        return refused_filter(where, CQL_FUNCTIONS)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Split a table into token ranges; ``where`` is CQL that may follow ``AND``."""

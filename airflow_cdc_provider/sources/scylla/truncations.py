@@ -15,7 +15,6 @@ The TRUNCATE of a *log* is detected the same way: its unread changes are lost.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,13 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_cdc_provider.changes.fence import EVENT_US
 from airflow_cdc_provider.changes.record import TRUNCATE
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cql.driver.node_queries import query_nodes
 from airflow_cdc_provider.sources.scylla.stream_ids import STREAM_ID_BYTES, first_time, sortable_time
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _GENERATION_BYTES: Final = 8
 

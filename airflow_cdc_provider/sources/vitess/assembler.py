@@ -11,7 +11,6 @@ last BEGIN. A transaction that the position's GTID set already contains is a dup
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -20,6 +19,7 @@ import numpy as np
 
 from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCATE
 from airflow_cdc_provider.formats.kernels import Ints
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.vitess import wire
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
 from airflow_cdc_provider.sources.vitess.failures import TRACK_VERSIONS, StaleTabletSchema
@@ -40,7 +40,7 @@ from airflow_cdc_provider.sources.vitess.response_batches import (
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL, LINEAGE, schema_id
 from airflow_cdc_provider.sources.vitess.wire import Events, ShardTable, scan
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _ENDS: Final = {"truncate": TRUNCATE, "drop": DROP}
 _SHARDS: Final = 1

@@ -16,7 +16,6 @@ lost. A stream that sends only heartbeats although the head is ahead fails after
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.prefetch import BufferedStats, Prefetch
@@ -38,7 +38,7 @@ from airflow_cdc_provider.sources.vitess.requests import buffer_limit, stream_re
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import HEARTBEAT, JOURNAL, ROW, BrokenMessage
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _SILENT_INTERVALS: Final = 3
 _TABLE_ATTEMPTS: Final = 5

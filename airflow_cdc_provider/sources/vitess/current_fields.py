@@ -7,7 +7,6 @@ such statements.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import Plan, ReadMetrics
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
 from airflow_cdc_provider.sources.vitess.ddl import read_statement
@@ -25,7 +25,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _NOTHING: Final = pa.RecordBatch.from_pylist([], CHANGE_SCHEMA)
 

@@ -17,17 +17,16 @@ from typing import Any, Final, Literal
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 Kind = Literal["alter", "create", "drop", "truncate"]
 
 _QUOTED_OR_COMMENT: Final = re.compile(
-    r"""('(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*(?:"|\\?\Z)|`(?:[^`]|``)*(?:`|\Z))"""
-    r"|/\*M?!\d*(.*?)(?:\*/|\Z)",
+    r"""('(?:[^'\\]|\\.|'')*+(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*+(?:"|\\?\Z)|`(?:[^`]|``)*+(?:`|\Z))"""
+    r"""|/\*M?!\d*(.*?)(?:\*/|\Z)""",
     re.DOTALL,
 )
-"""What isn't closed lasts to the end, so that no part is searched twice."""
-_NAME: Final = r"((?:`(?:[^`]|``)*`|[\w$]+)(?:\s*\.\s*(?:`(?:[^`]|``)*`|[\w$]+))?)"
+"""What isn't closed extends to the end, so that a text is read once."""
+_NAME: Final = r"((?:`(?:[^`]|``)*+(?:`|\Z)|[\w$]+)(?:\s*+\.\s*+(?:`(?:[^`]|``)*+(?:`|\Z)|[\w$]+))?)"
 _ALTER: Final = re.compile(
     rf"\s*ALTER\s+(?:ONLINE\s+|OFFLINE\s+|IGNORE\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_NAME}\s*(.*)",
     re.IGNORECASE | re.DOTALL,
@@ -45,9 +44,9 @@ _HARMLESS: Final = re.compile(
     re.IGNORECASE,
 )
 _ESCAPE: Final = re.compile(r"""\\[^'"]""")
+_LONGEST: Final = 65_536
+"""Characters of a statement that is parsed; of a longer one only the tables are found."""
 _LOG: Final = logging.getLogger("sqlglot")
-_UNPARSED: Final = (SqlglotError, RecursionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What sqlglot raises on texts that aren't SQL, and what its trees of such texts lack."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,8 @@ class TableStatement:
 @lru_cache(maxsize=256)
 def read_statement(text: str) -> tuple[TableStatement, ...]:
     """Parse a statement; return one item per table, none if it affects no table's rows."""
+    if len(text) > _LONGEST:
+        return tuple(_by_pattern(text))
     plain = _QUOTED_OR_COMMENT.sub(lambda found: found.group(1) or f" {found.group(2)} ", text)
     level = _LOG.level
     _LOG.setLevel(logging.ERROR)  # sqlglot warns about each statement that it can't parse
@@ -128,8 +129,8 @@ def read_statement(text: str) -> tuple[TableStatement, ...]:
         parsed = sqlglot.parse(plain, dialect="mysql")
         if len(parsed) == 1 and parsed[0] is not None:
             return tuple(_statements(parsed[0], plain))
-    except _UNPARSED:
-        pass
+    except Exception as error:  # noqa: BLE001 - a source's text; deep nesting is a RecursionError
+        _LOG.debug("a statement can't be parsed: %s", type(error).__name__)
     finally:
         _LOG.setLevel(level)
     return tuple(_by_pattern(plain))
@@ -157,22 +158,23 @@ def _statements(tree: Any, text: str) -> Iterator[TableStatement]:
 
 def _by_pattern(text: str) -> Iterator[TableStatement]:
     """Match a statement that sqlglot can't parse: only its tables, and whether it is known to be harmless."""
+    unknown = (Unknown(_short(text)),)
     found = _ALTER.match(text)
     if found:
         harmless = _HARMLESS.match(found.group(2)) and not _has_several(found.group(2))
-        actions = () if harmless else (Unknown(_short(text)),)
+        actions = () if harmless else unknown
         for name in (found.group(1), *_OTHER.findall(found.group(2))):
             yield TableStatement(_bare(name), "alter", actions)
-    elif _RENAME.match(text):
-        for name in re.findall(_NAME, _RENAME.sub("", text, count=1)):
+    elif renames := _RENAME.match(text):
+        for name in re.findall(_NAME, text[renames.end() :]):
             if name.upper() != "TO":
-                yield TableStatement(_bare(name), "alter", (Unknown(_short(text)),))
+                yield TableStatement(_bare(name), "alter", unknown)
 
 
 def _has_several(text: str) -> bool:
     """Return whether there are several actions; commas in parentheses and quotes don't separate actions."""
     depth = 0
-    for part in re.findall(r"'(?:[^'\\]|\\.|'')*'|`[^`]*`|\(|\)|,", text):
+    for part in re.findall(r"'(?:[^'\\]|\\.|'')*+(?:'|\Z)|`[^`]*(?:`|\Z)|\(|\)|,", text, re.DOTALL):
         depth += {"(": 1, ")": -1}.get(part, 0)
         if part == "," and depth == 0:
             return True

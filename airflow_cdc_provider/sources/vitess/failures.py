@@ -38,10 +38,11 @@ _END_TEXT: Final = 600
 _LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
 _UNREADABLE: Final = re.compile(
-    r"failed to build ENUM and SET|found for (?:ENUM |SET )?column .+? in table .+?(?: -- with|, bytes)"
+    r"failed to build ENUM and SET"
+    r"|found for (?:ENUM |SET )?column .{1,200}? in table .{1,200}?(?: -- with|, bytes)"
 )
 _TABLE: Final = re.compile(
-    r"(?:replication plan for table|table columns for|column .+? in table) (.+?)"
+    r"(?:replication plan for table|table columns for|column .{1,200}? in table) (.{1,200}?)"
     r"(?:: | -- with available|, bytes|\.?$)"
 )
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"

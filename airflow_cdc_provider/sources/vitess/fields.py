@@ -8,7 +8,7 @@ The SQL type takes precedence: text with a binary collation, for instance, has t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -71,7 +71,7 @@ _SYNONYMS: Final = {
 _MAX_DIGITS: Final = 65
 _SYNTAX: Final = re.compile(r"\s*([a-z]\w*)\s*(?:\((.*)\))?([^()']*)", re.IGNORECASE | re.DOTALL)
 _SIZE: Final = re.compile(r"\s*[0-9]{1,9}\s*")
-_MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*)'\s*(?:,|$)", re.DOTALL)
+_MEMBER: Final = re.compile(r"\s*'((?:[^']|'')*+)'\s*(?:,|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,18 @@ class ColumnType:
         name, arguments = found.group(1).lower(), found.group(2) or ""
         attributes = found.group(3).lower().split()
         if name in ("enum", "set"):
-            members = tuple(one.group(1).replace("''", "'") for one in _MEMBER.finditer(arguments))
-            return cls(name, members=members)
+            return cls(name, members=tuple(_members(arguments)))
         sizes = tuple(int(size) for size in arguments.split(",") if _SIZE.fullmatch(size))
         zerofill = "zerofill" in attributes
         return cls(_SYNONYMS.get(name, name), sizes, (), "unsigned" in attributes or zerofill, zerofill)
+
+
+def _members(arguments: str) -> Iterator[str]:
+    """Yield the members of an ENUM or SET, up to what isn't one."""
+    at = 0
+    while found := _MEMBER.match(arguments, at):
+        yield found.group(1).replace("''", "'")
+        at = found.end()
 
 
 @dataclass(frozen=True)

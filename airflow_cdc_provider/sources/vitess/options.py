@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow_cdc_provider.connector.publish.vitess import validate_vitess_options
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.options import option
+from airflow_cdc_provider.patterns import compiled, wrong_patterns
 from airflow_cdc_provider.sources.backoff import NO_LIMIT
 from airflow_cdc_provider.sources.plugin import SourceOptions
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, GtidSet, is_real
@@ -30,18 +31,15 @@ def _shards(values: tuple[str, ...]) -> str:
 
 def _keyspace(value: str) -> str:
     if value.startswith("/"):
-        try:
-            re.compile(value.strip("/"))
-        except re.error as error:
-            return f"a regular expression after the slash ({error})"
-        return "" if value.strip("/") else "a regular expression after the slash"
+        own = value.strip("/")
+        return wrong_patterns([own], "keyspaces") if own else "a regular expression after the slash"
     return "" if re.fullmatch(r"[^\s/:@.`]+", value) else "a keyspace, or a regular expression after a slash"
 
 
 def has_keyspace(chosen: str, keyspace: str) -> bool:
     """Return whether option ``keyspace`` selects a keyspace, by name or as VTGate matches expressions."""
     if chosen.startswith("/"):
-        return re.search(chosen.strip("/"), keyspace) is not None
+        return compiled(chosen.strip("/")).search(keyspace) is not None
     return chosen == keyspace
 
 

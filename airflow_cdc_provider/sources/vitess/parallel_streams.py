@@ -14,7 +14,6 @@ reads all shards until the set of shards changes.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -22,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_cdc_provider.exceptions import ReshardStopped
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics, sum_stream_metrics
 from airflow_cdc_provider.sources.vitess.capture import ChangeStream
@@ -30,7 +30,7 @@ from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.position import Position, overlap
 from airflow_cdc_provider.sources.vitess.task_offsets import assign_shards
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Assignment = tuple[str, ...]
 """The shards that one stream reads, ``keyspace/shard``."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import PositionLost
-from airflow_cdc_provider.table_patterns import selects
+from airflow_cdc_provider.patterns import selects
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.vitess.options import VitessOptions

@@ -6,7 +6,6 @@ them. The driver numbers the transactions and parses FIELD events, which are rar
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_cdc_provider.changes.record import SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.kernels import Bytes
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 from airflow_cdc_provider.sources.vitess.records import (
     StreamSlice,
@@ -32,7 +32,7 @@ from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
 from airflow_cdc_provider.sources.vitess.values import broken_json
 from airflow_cdc_provider.sources.vitess.wire import ShardTable, scan
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _NO_HOMES: Final[Mapping[str, str]] = {}
 

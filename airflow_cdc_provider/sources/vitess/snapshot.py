@@ -18,7 +18,6 @@ An interrupted range resumes after its last key. A cancelled range starts over.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics, SnapshotPlan
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues
@@ -52,7 +52,7 @@ from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from airflow_cdc_provider.sources.vitess.wire import COMMIT, COPY_COMPLETED, FIELD, ROW, VGTID, scan
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _SILENT_INTERVALS: Final = 3
 _MAX_PAUSES: Final = 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +17,10 @@ from airflow_cdc_provider.exceptions import (
     SchemaUnknown,
     TransientError,
 )
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
+from airflow_cdc_provider.sources.filters import refused_filter
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 from airflow_cdc_provider.sources.vitess.capture import ChangeStream
@@ -53,7 +54,7 @@ from airflow_cdc_provider.sources.vitess.unknown_charsets import with_charsets
 from airflow_cdc_provider.sources.vitess.vtctld import vtctld_position
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _PRIMARY = "PRIMARY"
 _SECOND_US = 1_000_000
@@ -400,6 +401,10 @@ class VitessSource(Source):
             found = self._with_retries(lambda: home_shards(self._client, self._options, new))
             self._homes |= dict.fromkeys(new, "") | found
         return {table: home for table in tables if (home := self._homes[table])}
+
+    def refused_filter(self, where: str) -> str:
+        """Refuse all but comparisons of columns, and ``in_keyrange``."""
+        return refused_filter(where, ("in_keyrange",))
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Plan a range per shard; ``where`` has the syntax of VTGate's stream: comparisons with constants."""

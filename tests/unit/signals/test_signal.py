@@ -13,7 +13,6 @@ from airflow_cdc_provider.signals.payloads import (
     InvalidSignal,
     Names,
     SnapshotPayload,
-    matches,
     read_execute,
     read_stop,
 )
@@ -63,7 +62,7 @@ def test_no_text_raises(text: str) -> None:
     ],
 )
 def test_names_are_expressions_or_exact_parts_in_quotes(pattern: str, name: str, meant: bool) -> None:
-    assert matches(pattern, name) is meant
+    assert Names.read([pattern]).take(name) is meant
 
 
 def test_a_snapshot_request_is_read_completely() -> None:
@@ -76,7 +75,7 @@ def test_a_snapshot_request_is_read_completely() -> None:
         ],
     }
     request = read_execute(data)
-    conditions = (Condition("a.b", '{"x": 1}'), Condition("a.*", '{"y": 2}'))
+    conditions = (Condition(Names(("a.b",)), '{"x": 1}'), Condition(Names(("a.*",)), '{"y": 2}'))
     assert request == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
     assert [request.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
     assert read_execute({"data-collections": "a.b, a.c"}).names == Names(("a.b", "a.c"))

@@ -1,9 +1,10 @@
 """Dead letters: records that are refused permanently, or that can't be built, in a table of the lake.
 
 The table ``<connector>_dead_letters`` has the record, its number in its batch (of its slice, if there are
-several), and the reason. A record that can't be built is in JSON, as it was before all transforms, and one
-whose schema the registry rejects in JSON as after them. A dead letter is written before the position after
-the record: if a run is killed in between, the next one writes it again, with the same batch and number.
+several), and the reason. A record that can't be built, or whose schema the registry rejects, is in JSON as
+after all transforms; if a transform fails, without value, which it might have masked, and without key if
+transforms change keys or drop records. A dead letter is written before the position after the record: if a
+run is killed in between, the next one writes it again, with the same batch and number.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ So :mod:`airflow_cdc_provider.sources.cassandra.nodes` also queries the nodes fo
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -22,11 +21,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.cells import CELL_HEADER_BYTES, CELL_TOMBSTONE, ROW_HEADER_BYTES
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import LOCAL_TABLE, system_table
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
 from airflow_cdc_provider.sources.cassandra.payload import Truncation
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _MARK: Final = b"truncated_at"
 _CELL: Final = struct.Struct("<HB21xII")

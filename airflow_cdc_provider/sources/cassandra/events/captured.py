@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from airflow_cdc_provider.events.sliced import Sliced, runs_of_batches
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.events.before_images import Known
 from airflow_cdc_provider.sources.cassandra.events.changes import EventSettings, Numbered, cluster_of
 from airflow_cdc_provider.sources.cassandra.events.earlier_rows import earlier_rows
@@ -29,7 +29,7 @@ from airflow_cdc_provider.sources.paced import paced
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _KINDS: Final = (record.CHANGE, record.SNAPSHOT, record.TRUNCATE)
 _ROWS_AT_ONCE: Final = 10_000
 _ROWS_PER_READ: Final = 200_000

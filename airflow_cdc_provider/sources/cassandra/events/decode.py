@@ -29,7 +29,6 @@ single elements of a list can't be distinguished from one of the whole list, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -43,6 +42,7 @@ from airflow_cdc_provider.changes.record import DATA_KINDS
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts, column_of
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.cassandra.decoding.decode import _decode_all, _reason
 from airflow_cdc_provider.sources.cassandra.events.facts import Facts, collect_facts
 from airflow_cdc_provider.sources.cassandra.events.types import EventTypes, empty_of, java_type
@@ -116,7 +116,7 @@ class EventDecoder:
         self._converters: dict[str, Converter] = {}
         for column in schema.columns:
             for pattern, converter in converters:
-                if re.fullmatch(pattern, f"{schema.full_name}.{column.name}"):
+                if matches(pattern, f"{schema.full_name}.{column.name}"):
                     self._converters.setdefault(column.name, converter)
         self._program: Program = compile_tables([schema])
         self._event_schema = self._types.event_schema(schema)

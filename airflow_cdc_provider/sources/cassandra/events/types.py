@@ -105,7 +105,7 @@ _DURATION_UNITS_NS: Final = {
     "us": 1000,
     "ns": 1,
 }
-_DURATION_PART: Final = re.compile(r"(\d+)(mo|ms|us|ns|y|w|d|h|m|s)")
+_DURATION_PART: Final = re.compile(r"(?<!\d)(\d+)(mo|ms|us|ns|y|w|d|h|m|s)")
 
 
 @dataclass(frozen=True)

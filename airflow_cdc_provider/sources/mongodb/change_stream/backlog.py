@@ -18,7 +18,6 @@ for them.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,13 +29,14 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient, errors
 
 from airflow_cdc_provider.formats.kernels import Ints
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.sources.mongodb.connection import retry_over_elections
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbAdvanced
 from airflow_cdc_provider.sources.mongodb.position import StreamPosition
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 MAX_STREAMS: Final = 8
 """Default limit of parallel streams: each takes a core of the server."""

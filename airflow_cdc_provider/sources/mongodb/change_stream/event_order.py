@@ -8,7 +8,6 @@ events only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -20,13 +19,14 @@ from bson.errors import BSONError
 from airflow_cdc_provider.exceptions import TransientError
 from airflow_cdc_provider.formats.bson import Spans, as_bytes, find_in_all
 from airflow_cdc_provider.formats.kernels import Bytes
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.mongodb.change_stream.change_event import Scan, scan
 from airflow_cdc_provider.sources.mongodb.change_stream.fragments import join_fragments
 from airflow_cdc_provider.sources.mongodb.change_stream.stream_events import Events
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch
 from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, describe, token_time
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _TOKEN: Final = b"_id"
 _NO_EVENT: Final = (0, -1)

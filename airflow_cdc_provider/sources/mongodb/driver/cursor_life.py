@@ -7,15 +7,15 @@ its cursor is open.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Refreshable(Protocol):

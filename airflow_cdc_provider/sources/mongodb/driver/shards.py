@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from pymongo import MongoClient, errors
 
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 def shard_names(client: MongoClient) -> list[str] | None:

@@ -29,6 +29,7 @@ from airflow_cdc_provider.events.transforms.unwrap import clash, unwrap
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
+from airflow_cdc_provider.patterns import matches_any
 from airflow_cdc_provider.sources import encoding
 from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
@@ -38,7 +39,6 @@ from airflow_cdc_provider.sources.mongodb.events.raw_values import chosen_member
 from airflow_cdc_provider.sources.mongodb.events.shapes import TypedDocuments, typed_documents
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
 from airflow_cdc_provider.sources.own_topics import schema_changes_topic, transactions_topic
-from airflow_cdc_provider.table_patterns import matches_any
 
 UNCHANGED = "unchanged"
 """Kind of skipped updates that changed nothing."""

@@ -6,7 +6,6 @@ between sections is a value: the epochs of shards.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece
 from airflow_cdc_provider.exceptions import SchemaRejected
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.encoding import (
     clash_of,
@@ -224,7 +224,7 @@ class VitessRecords:
         own = self.connector.publish.vitess
         topics = topics_of(self.connector)
         if own.topic_prefix and not any(
-            re.fullmatch(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_excluded_tables
+            matches(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_excluded_tables
         ):
             topics = replace(topics, prefix=own.topic_prefix)
         return topics.topic(keyspace, table)

@@ -8,7 +8,6 @@ overrides it for tables that have such columns.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_PARAMETERS
 from airflow_cdc_provider.sources.converters import Converter
 from airflow_cdc_provider.sources.vitess.events.columns import Cells
@@ -64,9 +64,9 @@ class EventForm:
 
     def includes(self, path: str) -> bool:
         """Return whether values include a column, ``keyspace.table.column``."""
-        if self.include_columns and not any(re.fullmatch(p, path) for p in self.include_columns):
+        if self.include_columns and not any(matches(p, path) for p in self.include_columns):
             return False
-        return not any(re.fullmatch(p, path) for p in self.exclude_columns)
+        return not any(matches(p, path) for p in self.exclude_columns)
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def event_table(fields: bytes, keyspace: str, name: str, form: EventForm) -> Eve
 
 
 def _key(shape: TableShape, columns: Sequence[EventColumn], table: str, form: EventForm) -> list[EventColumn]:
-    chosen = [pattern for tables, pattern in form.key_columns if re.fullmatch(tables, table)]
-    custom = {c.index: c for pattern in chosen for c in columns if re.fullmatch(pattern, c.field.name)}
+    chosen = [pattern for tables, pattern in form.key_columns if matches(tables, table)]
+    custom = {c.index: c for pattern in chosen for c in columns if matches(pattern, c.field.name)}
     if custom:
         return list(custom.values())
     primary = [c for c in columns if shape.columns[c.index].flags & PRIMARY_KEY]
@@ -150,7 +150,7 @@ def _key(shape: TableShape, columns: Sequence[EventColumn], table: str, form: Ev
 def _converted(column: EventColumn, path: str, form: EventForm) -> EventColumn:
     """Apply the first converter that matches a column."""
     for pattern, converter in form.converters:
-        if re.fullmatch(pattern, path):
+        if matches(pattern, path):
             field = converter.field(column.field).with_nullable(column.field.nullable)
             return replace(column, field=field, read=_then(column.read, converter.array))
     return column
@@ -159,7 +159,7 @@ def _converted(column: EventColumn, path: str, form: EventForm) -> EventColumn:
 def _masked(column: EventColumn, table_column: Column, path: str, form: EventForm) -> EventColumn:
     """Apply the first mask that matches a column."""
     for pattern, mask in form.masks:
-        if re.fullmatch(pattern, path):
+        if matches(pattern, path):
             kind = table_column.type
             length = kind.sizes[0] if kind.name in ("char", "varchar") and kind.sizes else 0
             found = mask_of(mask, path, column.field, length)
@@ -181,8 +181,8 @@ def _with_source_type(
         for scope in ("", f"{keyspace}.", table)
         for kind in (mysql_type, table_column.wire_type)
     ]
-    is_required = any(re.fullmatch(p, path) for p in form.source_types_of_columns) or any(
-        re.fullmatch(p, text) for p in form.source_types for text in (path, *types)
+    is_required = any(matches(p, path) for p in form.source_types_of_columns) or any(
+        matches(p, text) for p in form.source_types for text in (path, *types)
     )
     if not is_required:
         return column

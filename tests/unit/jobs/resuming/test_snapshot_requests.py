@@ -19,7 +19,7 @@ TABLES = ("s.a", "s.b", "s.c")
 
 
 def asked(state: SignalState, *arrived: ReceivedSignal) -> Reception:
-    return received(state, arrived, TABLES, 5)
+    return received(state, arrived, TABLES, 5, lambda where: "code" if "$where" in where else "")
 
 
 def execute(identity: str, *tables: str, **data: Any) -> Signal:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 
+from airflow_cdc_provider.changes import worker
 from airflow_cdc_provider.exceptions import (
     CdcError,
     CommitConflict,
@@ -23,6 +28,19 @@ from airflow_cdc_provider.jobs.spark.failures import (
 from airflow_cdc_provider.jobs.spec import TableResult
 
 _SPARK = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\n\tat org.apache.spark.Some\n"
+
+
+def raised_by_worker(error: CdcError) -> str:
+    """Return the end of the traceback of a worker that raised an error."""
+
+    def work(batches: object) -> Iterator[pa.RecordBatch]:
+        raise error
+        yield
+
+    task = worker._Task(work, [], worker._TOKEN)
+    with pytest.raises(worker.WorkerError) as raised:
+        list(task(iter(())))
+    return "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +97,11 @@ def test_what_every_installation_meets_gets_one_sentence_and_a_remedy(
 def test_an_error_of_ours_stays_what_it_is() -> None:
     conflict = CommitConflict("another writer was first")
     assert explain(conflict) is conflict
-    inside = explain(RuntimeError(f"{_SPARK}{CorruptInput('segment 7 is broken', found='garbage')}\nmore"))
+    inside = explain(
+        RuntimeError(f"{_SPARK}{raised_by_worker(CorruptInput('part 7', found='garbage'))}\nmore")
+    )
     assert isinstance(inside, CorruptInput)
-    assert str(inside).endswith("segment 7 is broken: found garbage")
+    assert str(inside) == "[CDC-CORRUPT-INPUT] part 7: found garbage"
 
 
 @pytest.mark.parametrize(
@@ -97,12 +117,13 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
         ("Python worker exited unexpectedly (crashed)", False),
         ("java.nio.file.AccessDeniedException: /lake/shop/orders", False),
         ("KeyError: 'x'", False),
-        (f"{ConfigurationError('a column')}\nCaused by: Connection refused", False),
     ],
 )
 def test_failures_of_all_tables_are_distinguished_from_those_of_one(text: str, *, of_all: bool) -> None:
     """A table may be too large for the memory or the disk that there is, and others not."""
     assert is_of_all_tables(RuntimeError(_SPARK + text)) is of_all
+    ours = f"{raised_by_worker(ConfigurationError('a column'))}\n{text}"
+    assert not is_of_all_tables(RuntimeError(_SPARK + ours))
 
 
 def test_the_unknown_keeps_its_own_words() -> None:

@@ -1,0 +1,383 @@
+"""Whoever may write to a signal channel can request snapshots, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import bson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import Reception, SignalState, received
+from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
+from airflow_cdc_provider.signals.signal import (
+    LARGEST_BYTES,
+    MOST_AT_ONCE,
+    MalformedSignal,
+    ReceivedSignal,
+    Signal,
+    signal_of,
+    signal_of_text,
+)
+from airflow_cdc_provider.sources.filters import CQL_FUNCTIONS, refused_filter
+from airflow_cdc_provider.sources.mongodb.key_ranges import refused_filter as refused_query
+from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals
+from tests.bounded import bounded
+
+TABLES = (
+    "shop.orders",
+    "shop.größen",
+    f"shop.{'a' * 250}",
+    "shop.a\nb",
+    "shop.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!",
+)
+_GOOD = Signal("good", "execute-snapshot", {"data-collections": [r"shop\.orders"]}, "file")
+_DEEP = "[" * 100_000
+_NESTED: list[Any] = []
+for _ in range(5_000):
+    _NESTED = [_NESTED]
+
+
+def applied(*arrived: ReceivedSignal) -> Reception:
+    """Return the effect of signals, with a good one after them; all is stored and printable."""
+    found = received(SignalState(), [*arrived, _GOOD], TABLES, 5, refused_query)
+    assert any(r.id == "good" and r.outcome == "queued" for r in found.state.records), found
+    assert SignalState.from_plain(json.loads(json.dumps(found.state.to_plain()))) == found.state
+    texts = [*found.warnings, *(r.id + r.detail for r in found.state.records)]
+    assert all(len(text) < 1_000 for text in texts)
+    assert all(r.id.isprintable() and r.detail.isprintable() for r in found.state.records)
+    assert len(json.dumps(found.state.to_plain())) < 4 << 20
+    return found
+
+
+def asked(**data: Any) -> Signal:
+    return Signal("1", "execute-snapshot", data, "file")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{99999999999999999999}",
+        "(" * 3_000 + ")" * 3_000,
+        "(" * 400 + ")" * 400,
+        r"(?:\w|[a-z]|.)*#",
+        "(a+)+$",
+        "(?:a*)*b",
+        r"\pL{1000}",
+        "(?:(?:(?:a{10}){10}){10}){10}",
+        "x*" * 400,
+        "(?=a)*",
+        r"(a)\1",
+        "\ud800",
+        "a\0b",
+        "[",
+        "\\",
+        "(?P<a>",
+        "\u202e" * 100,
+    ],
+)
+def test_no_pattern_stops_a_connector_or_takes_long(pattern: str) -> None:
+    applied()
+    with bounded(1):
+        applied(asked(**{"data-collections": [pattern]}))
+        condition = {"data-collection": pattern, "filter": "{}"}
+        applied(asked(**{"data-collections": ["x", ".*"], "additional-conditions": [condition]}))
+        applied(Signal("1", "stop-snapshot", {"type": "incremental", "data-collections": [pattern]}, "file"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"data-collections": ["a" * 100] * 1_001},
+        {"data-collections": [f"(?:{'.?' * 490}){n}" for n in range(1_000)]},
+        {"data-collections": "," * 500_000},
+        {"data-collections": _NESTED},
+        {"data-collections": {"a": 1}},
+        {"data-collections": [".*"], "type": _NESTED},
+        {"data-collections": [".*"], "type": "x" * 1_000_000},
+        {"data-collections": [".*"], "additional-conditions": _NESTED},
+        {"data-collections": [".*"], "additional-conditions": [{"data-collection": ".*", "filter": _NESTED}]},
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": "a", "filter": "{}"}] * 101,
+        },
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": ".*", "filter": "x" * 20_000}],
+        },
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": ".*", "filter": _DEEP[:16_000]}],
+        },
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": ".*", "filter": '{"n": 1' + "0" * 5_000 + "}"}],
+        },
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": ".*", "filter": '{"n": {"$date": 1e400}}'}],
+        },
+        {
+            "data-collections": [".*"],
+            "additional-conditions": [{"data-collection": ".*", "filter": '{"n": 99999999999999999999}'}],
+        },
+        {"surrogate-key": "x"},
+    ],
+)
+def test_no_data_stops_a_connector(data: Mapping[str, Any]) -> None:
+    with bounded(1):
+        found = applied(asked(**data))
+    assert [r.outcome for r in found.state.records] == ["ignored", "queued"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _DEEP,
+        '{"id": "1", "type": "log", "data": ' + _DEEP + "}",
+        '{"id": ' + "9" * 5_000 + ', "type": "log"}',
+        '{"id": "' + "x" * 100_000 + '", "type": "log"}',
+        r'{"id": "\ud800\u0000\u001b[31m\u202e\n[CDC-CONFIGURATION] x", "type": "nothing"}',
+        '{"id": {"$a": [1]}, "type": {"a": 1}, "data": 5}',
+        '{"id": "1", "type": "log", "data": "{\\"a\\": ' + "9" * 5_000 + '}"}',
+        '{"id": "1", "type": "pause-snapshot", "data": {"type": "' + "x" * 10_000 + '"}}',
+        "x" * (LARGEST_BYTES + 1),
+        "NaN",
+        "\x00",
+        "\u0085\u2028",
+    ],
+)
+def test_no_text_stops_a_connector(text: str) -> None:
+    with bounded(1):
+        signal = signal_of_text(text, "file", otherwise="\u202e\x1b[2Kid")
+        applied(signal)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
+)
+_ARGUMENTS = ("type", "data-collections", "additional-conditions", "message", "surrogate-key")
+_TYPES = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log", "x")
+
+
+@given(
+    identity=_JSON,
+    kind=st.sampled_from(_TYPES) | _JSON,
+    data=st.dictionaries(st.sampled_from(_ARGUMENTS), _JSON | st.just(["shop.*"])) | _JSON,
+)
+def test_whatever_a_signal_contains_the_next_one_is_applied(identity: Any, kind: Any, data: Any) -> None:
+    signal = signal_of({"id": identity, "type": kind, "data": data}, "kafka", otherwise="own")
+    if signal.id != "good":
+        applied(signal)
+
+
+def test_a_custom_channel_may_return_what_no_text_would() -> None:
+    applied(
+        Signal(cast(str, 7), "execute-snapshot", cast(Any, None), "x"),
+        MalformedSignal("\n" * 900, "x", "\x1b" * 900),
+    )
+
+
+def test_queued_requests_are_bounded() -> None:
+    tables = [f"shop.t{number}" for number in range(5_000)]
+    many = [Signal(str(n), "execute-snapshot", {"data-collections": [".*"]}, "file") for n in range(8)]
+    with bounded(2, 256):
+        found = received(SignalState(), many, tables, 5, refused_query)
+    outcomes = [r.outcome for r in found.state.records]
+    assert outcomes == ["queued"] * 2 + ["ignored"] * 6
+
+
+def documents(*texts: Mapping[str, Any]) -> list[bytes]:
+    return [bson.encode({"operationType": "insert", "fullDocument": text}) for text in texts]
+
+
+def test_no_document_stops_a_connector() -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(150):
+        nested = {"a": nested}
+    found = parse_signals(
+        [
+            *documents(
+                {}, {"_id": nested, "type": "log", "data": nested}, {"_id": 1, "a": 2, "b": 3, "c": 4}
+            ),
+            *documents({"_id": bson.Code("x"), "type": bson.Regex("a"), "data": bson.DBRef("a", 1)}),
+            *documents({"_id": "1", "type": "log", "data": {"message": bson.Decimal128("NaN")}}),
+            *documents({"_id": bson.DatetimeMS(2**62), "type": "log", "data": {"message": "x"}}),
+            bson.encode({"operationType": "insert"}),
+            bson.encode({"operationType": "insert", "fullDocument": 5}),
+            b"\x05\0\0\0",
+            b"",
+        ]
+    )
+    assert len(found) == 8
+    applied(*found)
+
+
+@pytest.mark.parametrize("name", ["$where", "$function", "$accumulator"])
+def test_a_signal_may_not_run_code_in_the_server(name: str) -> None:
+    code = {name: {"body": "sleep(1e9)", "args": [], "lang": "js"}}
+    for query in (
+        code,
+        {"a": {"$elemMatch": code}},
+        {"$expr": code},
+        {"$or": [{"a": 1}, {"$nor": [code]}]},
+        {"$expr": {"$and": [{"$eq": [{"$let": {"vars": {"x": code}, "in": "$$x"}}, 1]}]}},
+    ):
+        condition = {"data-collection": ".*", "filter": query}
+        data = {"data-collections": [".*"], "additional-conditions": [condition]}
+        found = applied(
+            asked(**data),
+            Signal(
+                "2",
+                "execute-snapshot",
+                {**data, "additional-conditions": [{**condition, "filter": json.dumps(query)}]},
+                "file",
+            ),
+        )
+        assert [r.outcome for r in found.state.records] == ["ignored", "ignored", "queued"]
+        assert name in found.state.records[0].detail
+    assert refused_query('{"a": {"$gt": 5}, "$expr": {"$gt": ["$a", "$b"]}}') == ""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "status = 'open'",
+        "a = 1 AND b <> -2.5e3 and c >= 'it''s'",
+        "x in (1, 2) AND \"Quoted Name\" IN ('a')",
+        "a = 0xcafe AND b = 123e4567-e89b-12d3-a456-426614174000",
+        "tags CONTAINS 'x' AND m CONTAINS KEY 'k' AND m['k'] = {'a': 1}",
+        "(a, b) > (1, 2)",
+        "token(id) > -9223372036854775808",
+        "a IS NOT NULL",
+        "`a` != true",
+    ],
+)
+def test_comparisons_are_filters(where: str) -> None:
+    assert refused_filter(where, CQL_FUNCTIONS) == ""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "",
+        "a = 1 ALLOW FILTERING",
+        "a = 1 LIMIT 1",
+        "a = 1 PER PARTITION LIMIT 1",
+        "a = 1 GROUP BY a",
+        "a = 1 ORDER BY a",
+        "a = 1 USING TIMEOUT 1ms",
+        "a = 1; DROP TABLE x",
+        "a = 1 -- rest",
+        "a = 1 /* rest",
+        "a = 1 # rest",
+        "a = 1 //",
+        "a = SLEEP(1000)",
+        "a = sleep (1000)",
+        "a = my.function(1)",
+        "a = `sleep`(1)",
+        "a = (SELECT password FROM mysql.user)",
+        "a IN (SELECT 1)",
+        "a = LOAD_FILE('/etc/passwd')",
+        "a = 1 UNION SELECT * FROM b",
+        "a = 1 INTO OUTFILE '/tmp/x'",
+        "a = 1 FOR UPDATE",
+        "a = ?",
+        "a = :name",
+        "a = @@version",
+        "a = 'x\\' OR 1 = 1",
+        "a = 'x",
+        "a = 1) OR (b = 2",
+        "a = (1",
+        "a = 1 AND",
+        "a = 1 \x00",
+        "1",
+        "a BETWEEN 1 AND b SOUNDS LIKE x",
+        "(" * 8_000,
+        "'" * 16_001,
+        "a = 1 " * 2_000,
+        "1-" * 8_000,
+    ],
+)
+def test_other_filters_of_a_signal_are_refused(where: str) -> None:
+    with bounded(1):
+        if where != "1":  # a lone value: the server refuses it
+            assert refused_filter(where, CQL_FUNCTIONS)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "a",
+                "1",
+                "'x'",
+                "=",
+                "and",
+                "in",
+                "(",
+                ")",
+                "[",
+                "]",
+                ",",
+                ".",
+                "limit",
+                "select",
+                "not",
+                "sleep",
+                " ",
+                "--",
+                ";",
+            ]
+        ),
+        max_size=12,
+    )
+)
+def test_a_filter_never_has_two_words_in_a_row_or_a_call(parts: list[str]) -> None:
+    where = " ".join(parts)
+    if refused_filter(where) == "":
+        words = [part for part in parts if part.strip()]
+        operands = {"a", "1", "'x'", "limit", "select", "sleep"}
+        assert not {"--", ";"} & set(words)
+        for one, other in pairwise(words):
+            assert not (one in operands and other in {*operands, "("}), where
+
+
+def test_a_flood_of_signals_is_received_in_parts(tmp_path: Path) -> None:
+    file = tmp_path / "signals.txt"
+    file.write_text("x\n" * (MOST_AT_ONCE * 100))
+    channel = FileChannel(file)
+    with bounded(2):
+        found = channel.receive()
+        assert len(found) == MOST_AT_ONCE + 1
+        applied(*found)
+    channel.done()
+    assert channel.receive() == []
+
+
+def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "signals"
+    folder.mkdir()
+    os.mkfifo(folder / "a.json")
+    (folder / "b.json").symlink_to("/dev/zero")
+    (folder / "c.json").mkdir()
+    (folder / "d.json").write_bytes(b"x" * (LARGEST_BYTES + 1))
+    (folder / "e.json").write_text('{"id": "e", "type": "log"}')
+    channel = FolderChannel(folder)
+    with bounded(1):
+        found = channel.receive()
+    assert [(type(one).__name__, one.id) for one in found] == [("MalformedSignal", "d"), ("Signal", "e")]
+    channel.done()
+    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json", "c.json"]
+    own = tmp_path / "file-signals.txt"
+    os.mkfifo(own)
+    (tmp_path / "file-signals.txt.taken-1").symlink_to("/etc/hostname")
+    assert FileChannel(own).receive() == []

@@ -1,0 +1,365 @@
+"""Texts of sources, servers and Spark take time in proportion to their length, and can't pass for ours."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pickle
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import airflow_cdc_provider
+from airflow_cdc_provider import patterns
+from airflow_cdc_provider.assets import mirror_asset, sanitize_cdc_uri
+from airflow_cdc_provider.changes import worker
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    PositionLost,
+    TransientError,
+    error_from_text,
+    printable,
+    without_values,
+)
+from airflow_cdc_provider.jobs.spark.failures import described, explain, is_of_all_tables, of_one_table
+from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.logs import logger
+from airflow_cdc_provider.masking import masked
+from airflow_cdc_provider.properties_file import parse_properties
+from airflow_cdc_provider.sources.cql.system_schema import _conditions
+from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.failures import failure
+from airflow_cdc_provider.sources.vitess.fields import ColumnType
+from airflow_cdc_provider.tasks import stats
+from airflow_cdc_provider.tasks.failures import error_of
+from airflow_cdc_provider.tasks.spark_process import last_word
+from airflow_cdc_provider.tasks.stats import safe_tag
+from tests.bounded import bounded
+
+_CHARACTERS = 2_000
+_SEEDS = (
+    *" \n\ta0'\"`(),.\\$-/[]{}=:;<>@#_|",
+    *(
+        "''",
+        "'a",
+        "a ",
+        " a",
+        "a.",
+        "--",
+        "/*",
+        "${",
+        "${env:",
+        "1,",
+        "0-",
+        "a\n",
+        "\\'",
+        "'a'",
+        "a(",
+        '"a". ',
+    ),
+)
+_LINES = (
+    "Caused by: ",
+    "Traceback (most recent call last):\n",
+    "Traceback (most recent call last):\n  a\n",
+    "  File x\n",
+    "FileSystemException: ",
+    "An error occurred while calling ",
+    "[CDC-CONFIGURATION] ",
+    "java.io.IOException: ",
+    "a",
+    "\n",
+    " ",
+    ": ",
+    "://",
+    "://a:b",
+    "Error",
+)
+
+
+def compiled() -> Iterator[tuple[str, list[Callable[[str], Any]], str]]:
+    """Return the names of modules' regular expressions, their methods that are used, and their texts."""
+    root = Path(airflow_cdc_provider.__path__[0])
+    for path in root.rglob("*.py"):
+        if "re.compile(" not in (source := path.read_text()) or path.name == "shipper.py":
+            continue
+        module = importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
+        for name, value in vars(module).items():
+            if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+                used: list[Callable[[str], Any]] = [value.fullmatch]
+                if re.search(rf"\b{name}\.(?:search|sub|findall|finditer|split)\b", source):
+                    used.append(value.findall)
+                yield f"{module.__name__}.{name}", used, value.pattern
+
+
+def taken(methods: list[Callable[[str], Any]], text: str) -> float:
+    started = time.process_time()
+    for method in methods:
+        method(text)
+    return time.process_time() - started
+
+
+def test_no_expression_of_the_package_takes_more_than_linear_time() -> None:
+    """A text of twice the length takes twice the time; four times with what would be quadratic."""
+    slow = []
+    for name, methods, pattern in compiled():
+        words = re.findall(r"[A-Za-z]{3,}", pattern)
+        for seed in (*_SEEDS, " ".join(words)):
+            text = (seed * _CHARACTERS)[:_CHARACTERS] + "\0"
+            if taken(methods, text) > 0.02 and taken(methods, 2 * text) > 3 * min(
+                taken(methods, text) for _ in range(3)
+            ):
+                slow.append(f"{name} for {seed!r}")
+                break
+    assert not slow, "\n".join(slow)
+
+
+@pytest.mark.parametrize("line", _LINES)
+def test_texts_of_spark_and_drivers_are_explained_in_linear_time(line: str) -> None:
+    text = (line * 100_000)[:100_000] + "\0"
+    error = RuntimeError(text)
+    with bounded(1):
+        explain(error)
+        assert len(described(error)) < 200_000
+        is_of_all_tables(error)
+        of_one_table(TableResult(line), error)
+        error_from_text(text)
+        error_of("", text)
+        masked(text)
+        last_word(text)
+        printable(text)
+        without_values(text)
+        failure("reading", "UNKNOWN", text)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        "a ",
+        "'a",
+        "`a`.",
+        "1,",
+        "a\n",
+        "column a in table ",
+        "/*!",
+        "RENAME ",
+        "((1)+",
+        "IS NOT ",
+        " ",
+        "'",
+        "\\'",
+    ],
+)
+def test_definitions_of_a_source_are_read_in_linear_time(seed: str) -> None:
+    text = (seed * 100_000)[:100_000]
+    short = text[:3_000]
+    with bounded(2, 256):
+        _conditions(f"a = 1 AND {text} AND b")
+        ColumnType.parse(f"enum({text})")
+        ColumnType.parse(f"decimal({text})")
+        failure("reading", "UNKNOWN", text)
+        for head in ("ALTER TABLE a ", "RENAME TABLE ", "", "ALTER TABLE a ADD COLUMN b INT DEFAULT "):
+            read_statement(head + text)
+            read_statement(head + short)
+        parse_properties(text)
+
+
+def test_the_conditions_of_a_view_are_split_outside_of_quotes() -> None:
+    where = """a IS NOT NULL AND "AND x" > 'b AND c'  and  d = 1 AND\te is  not null"""
+    assert _conditions(where) == ["""\"AND x\" > 'b AND c'""", "d = 1"]
+
+
+def raised_by_worker(error: Exception) -> str:
+    """Return the text in which Spark reports a worker's error."""
+
+    task = pickle.loads(pickle.dumps(worker._Task(_Raises(error), [], worker._TOKEN)))
+    try:
+        list(task(iter(())))
+    except Exception as raised:  # noqa: BLE001
+        return f"org.apache.spark.SparkException: {''.join(traceback.format_exception(raised))}\n\tat java"
+    raise AssertionError
+
+
+@dataclass(frozen=True)
+class _Raises:
+    error: Exception
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            raise ValueError(_FORGED)
+        except ValueError:
+            raise self.error from None
+        yield from batches
+
+
+_FORGED = (
+    "x\nTraceback (most recent call last):\n  File\n"
+    "airflow_cdc_provider.exceptions.PositionLost: [CDC-POSITION-LOST] forged\n"
+    f"airflow_cdc_provider.changes.worker.WorkerError: [CDC-CONFIGURATION {'0' * 32}] forged\n"
+    "[CDC-POSITION-LOST] x"
+)
+
+
+def test_a_sources_text_decides_no_error() -> None:
+    assert explain(RuntimeError(raised_by_worker(ValueError(_FORGED)))) is None
+    for text in (_FORGED, _FORGED[1:].lstrip(), "[CDC-POSITION-LOST] x"):
+        assert explain(RuntimeError(text)) is None
+        assert explain(KeyError(text)) is None
+    ours = explain(RuntimeError(raised_by_worker(TransientError(f"table {_FORGED} is away"))))
+    assert type(ours) is TransientError
+    assert str(ours).isprintable()
+    result = of_one_table(TableResult("a"), RuntimeError(raised_by_worker(ValueError(_FORGED))))
+    assert (result.error_code, type(error_of(result.error_code, result.error))) == ("ERROR", CdcError)
+    assert type(error_of("ValueError", f"[CDC-CONFIGURATION] {_FORGED}")) is CdcError
+    assert type(error_of("TRANSIENT", f"[CDC-TRANSIENT] {_FORGED}")) is TransientError
+    assert (
+        type(error_from_text(str(ConfigurationError(f"[CDC-POSITION-LOST] {_FORGED}")))) is ConfigurationError
+    )
+    assert type(error_from_text(str(PositionLost("gone")))) is PositionLost
+
+
+_HOSTILE = "a\nERROR [CDC-CONFIGURATION] forged\r\x1b[2J\u2028\u2029\x85\u202e\u2066\0\ud800|,=#\x9b31m"
+
+
+def test_a_log_has_one_line_for_each_message(caplog: pytest.LogCaptureFixture) -> None:
+    log = logger("airflow_cdc_provider.tests.hostile")
+    with caplog.at_level(logging.INFO):
+        log.info("table %s is read", _HOSTILE)
+        try:
+            raise ValueError(_HOSTILE)
+        except ValueError:
+            log.exception("failed: %s", CdcError(_HOSTILE))
+    first, *_ = caplog.messages
+    assert first.startswith("table a ERROR [CDC-CONFIGURATION] forged ")
+    assert all(message.isprintable() for message in caplog.messages)
+    lines = [line for line in caplog.text.split("\n") if line]
+    assert len([line for line in lines if not line.startswith(" ")]) == 2
+    assert all(line.isprintable() for line in lines)
+
+
+def test_no_module_logs_otherwise() -> None:
+    for path in Path(airflow_cdc_provider.__path__[0]).rglob("*.py"):
+        if path.name not in ("logs.py", "shipper.py"):
+            others = re.findall(r"getLogger\((?!\"(?:py4j|sqlglot|cassandra)\"\))", path.read_text())
+            assert not others, path
+
+
+def test_tags_of_metrics_are_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not set(safe_tag(_HOSTILE)) & set("\n\r \t|,=#\x1b\x85\u2028\u202e\0")
+    assert len(safe_tag("a" * 9_999)) == 200
+    assert safe_tag("shop.größen") == "shop.größen"
+    sent: list[object] = []
+    monkeypatch.setattr(stats, "AirflowStats", SimpleNamespace(incr=lambda *args, **more: sent.append(more)))
+    stats.Stats.incr("cdc.changes", 1, tags={"table": _HOSTILE})
+    assert sent == [{"tags": {"table": safe_tag(_HOSTILE)}}]
+
+
+@given(st.text())
+def test_what_is_printed_is_printable(text: str) -> None:
+    assert printable(text).isprintable()
+    assert str(CdcError(text, found=text)).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cannot parse 'se'cret' as x", "Integer value -123456 not in range", 'got "secret', "1e5: 'secret'"],
+)
+def test_a_librarys_text_keeps_no_value(text: str) -> None:
+    assert not re.search(r"cret'|123456|1e5", without_values(text))
+
+
+_PATTERNS = st.lists(
+    st.sampled_from(
+        [
+            *"ab.|)([]*+?^-,{}",
+            "\\w",
+            "\\W",
+            "\\d",
+            "\\s",
+            "\\.",
+            "(?:",
+            "(?i:",
+            "(?P<n>",
+            "[a-b]",
+            "[^\\w.]",
+            "{2}",
+            "{1,2}",
+            "é",
+            "(?!a)",
+            "\\b",
+        ]
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(
+    _PATTERNS,
+    st.lists(st.sampled_from([*"aAbB._ \n1", "é", "É", "\u0663"]), max_size=6).map("".join),
+    st.booleans(),
+)
+def test_a_declared_pattern_matches_as_in_python(pattern: str, name: str, dot_all: bool) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plain = re.compile(pattern, re.DOTALL if dot_all else 0)
+    except (re.error, FutureWarning, DeprecationWarning):
+        return
+    assert patterns.matches(pattern, name, dot_all=dot_all) is (plain.fullmatch(name) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?:\w|[a-z]|.)*#", r"(a+)+\.b", r"(?:a|aa)+c", r"(?:\w*)*!", r"shop\.(?:.*a){20}x"]
+)
+def test_names_of_tables_are_matched_in_linear_time(pattern: str) -> None:
+    patterns.matches(pattern, "x")
+    with bounded(1):
+        for name in ("a" * 1_000, "shop." + "a" * 1_000, "é" * 1_000, "\ud800" * 1_000):
+            assert not patterns.matches_any([pattern], name)
+            assert not patterns.matches(pattern, name)
+
+
+def test_patterns_with_look_around_still_match() -> None:
+    assert patterns.matches_any([r"(?!shop\.internal).*"], "shop.orders")
+    assert not patterns.matches_any([r"(?!shop\.internal).*"], "shop.internal")
+    assert patterns.matches(r"(a)\.\1", "a.a")
+    assert "regular expressions on x" in patterns.wrong_patterns(["a{99999999999999999999}"], "x")
+    assert "regular expressions" in patterns.wrong_patterns(["(" * 3_000 + ")" * 3_000])
+
+
+def test_a_collection_of_any_name_has_an_asset() -> None:
+    names = [
+        "a/b",
+        "a?b=1&a",
+        "#",
+        "%",
+        "%2F",
+        "a b",
+        "größe",
+        "..",
+        "/",
+        "a\nb",
+        "\ud800",
+        "x" * 9_000,
+        "é" * 1_500,
+        "[",
+        ":@",
+        ";",
+    ]
+    assets = {name: mirror_asset("shop", f"d.{name}") for name in names}
+    assert len({asset.uri for asset in assets.values()}) == len(names)
+    assert all(sanitize_cdc_uri(urlsplit(asset.uri)) for asset in assets.values())
+    assert mirror_asset("shop", "shop.orders").uri == "cdc://shop/mirror/shop.orders"
