@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 from airflow_cdc_provider.masking import masked
 
 _MAX_NAMES: Final = 10
+_MAX_PROBLEMS: Final = 10
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] (.*)", re.DOTALL)
 
 
@@ -103,7 +104,9 @@ def joined(errors: Sequence[ConfigurationError]) -> ConfigurationError:
     """Combine the problems of one declaration in one exception."""
     if len(errors) == 1:
         return errors[0]
-    return ConfigurationError("; ".join(str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors))
+    shown = [str(e).removeprefix(f"[CDC-{e.code}] ").rstrip(".") for e in errors[:_MAX_PROBLEMS]]
+    more = [f"{len(errors) - len(shown)} more problems"] if len(errors) > len(shown) else []
+    return ConfigurationError("; ".join([*shown, *more]))
 
 
 def printable(text: str) -> str:

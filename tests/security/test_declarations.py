@@ -42,7 +42,7 @@ HOSTILE: Mapping[str, Any] = {
     "infinity": float("inf"),
     "half a character": "\ud800",
     "a terminal's commands": "a\x00\n\x1b]0;b\x07\r\x85\u2028",
-    "many": list(range(20_000)),
+    "many": list(range(2_000)),
     "keys of other types": {1: 2, None: 3, (1,): 4},
     "a template": "{{ ''.__class__.__mro__ }}",
     "a path": "../../../../etc/passwd",

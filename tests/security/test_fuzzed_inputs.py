@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_cdc_provider.exceptions import CorruptInput, SchemaUnknown
+from airflow_cdc_provider.signals.signal import MalformedSignal
 from airflow_cdc_provider.sources.cassandra.capture import LogFolder
 from airflow_cdc_provider.sources.cassandra.codec import CassandraCodec
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
@@ -65,8 +66,9 @@ NOW_US = 1_800_000_000_000_000
 
 
 @pytest.mark.parametrize("members", [{}, {"fullDocument": {}}, {"fullDocument": None}, {"fullDocument": 1}])
-def test_an_insert_without_a_document_is_no_signal(members: dict[str, Any]) -> None:
-    assert parse_signals([bson.encode({"operationType": "insert", **members})]) == []
+def test_an_insert_without_a_document_is_no_valid_signal(members: dict[str, Any]) -> None:
+    (found,) = parse_signals([bson.encode({"operationType": "insert", **members})])
+    assert isinstance(found, MalformedSignal)
 
 
 def assembled(*responses: bytes) -> tuple[Position, int]:

@@ -139,7 +139,9 @@ def _validate_envelope_options(publish: PublishOptions) -> None:
 
 def _validate_converter(name: str, function: str, columns: str) -> None:
     if wrong := wrong_patterns([columns]):
-        raise ConfigurationError(f"the columns of converter {name} are not valid", expected=wrong)
+        raise ConfigurationError(
+            f"the columns of converter {name} are not a valid expression", expected=wrong
+        )
     if not columns:
         raise ConfigurationError(
             f"converter {name} has no columns", expected="an expression on keyspace.table.column"

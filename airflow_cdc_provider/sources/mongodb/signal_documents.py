@@ -41,9 +41,8 @@ def parse_signals(events: Iterable[bytes]) -> list[ReceivedSignal]:
     for event in events:
         try:
             change = bson.decode(event, _ANY_DATE)
-            document = change.get("fullDocument")
-            is_insert = change.get("operationType") == "insert" and isinstance(document, dict)
-            found = _signal(document) if is_insert and document else None
+            is_insert = change.get("operationType") == "insert"
+            found = _signal(change["fullDocument"]) if is_insert else None
         except BSONError:  # the capture quarantines and reports broken events
             continue
         except Exception as error:  # noqa: BLE001 - the next run would meet the same document again
