@@ -53,7 +53,7 @@ def cached(
         verify: Compares what is in the folder with recorded hashes, and raises if it differs.
 
     Raises:
-        ConfigurationError: The folder can't be written, the disk is full, or other users can change the folder.
+        ConfigurationError: The folder can't be written or the disk is full, or other users can change it.
         Exception: What ``build`` raises, after which nothing is left behind, or what ``verify`` raises.
     """
     folder = cache_folder() / name / version
@@ -129,8 +129,7 @@ def require_hash(what: str, found: str, expected: str | None) -> None:
             f"the download of {what} is not the one that is expected",
             expected=expected or "a hash that is recorded in server_kit",
             found=found,
-            remedy="remove it, which downloads it again; compare with another source before you record another "
-            "hash",
+            remedy="remove it to download it again; compare with another source before you record its hash",
         )
 
 

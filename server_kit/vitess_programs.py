@@ -26,7 +26,7 @@ _MODULE: Final = "vitess.io/vitess"
 _SUMS: Final = {"0.24.2": "h1:0PJyoM6BavL7Xwm53SUgWx8V3UTHzV6m5ZYBcQ9PMdA="}
 """Go's hashes of the module, by version."""
 _GO: Final = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
-"""Go runs as it is installed: of the toolchain that a go.mod names, and Go would download, no hash is known here."""
+"""Go runs as it is installed: it would download the toolchain that a go.mod names, without a hash of ours."""
 _USER, _GROUP = "nobody", "nogroup"
 # What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
 _PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")

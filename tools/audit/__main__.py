@@ -42,7 +42,15 @@ _PINNED: Final = ("requirements.lock", "tools/install.lock", "tools/pinned.lock"
 _JAR: Final = re.compile(
     r"[\"'`]((?:org|com|io|net|dev|ai|ch|de|software)\.[\w.{}-]+:[\w.{}-]*[A-Za-z}][\w.{}-]*)(?=[:\"'`])"
 )
-_SOURCES: Final = ("airflow_cdc_provider", "server_kit", "tools", "demo", "benchmarks", "tests", "dags_examples")
+_SOURCES: Final = (
+    "airflow_cdc_provider",
+    "server_kit",
+    "tools",
+    "demo",
+    "benchmarks",
+    "tests",
+    "dags_examples",
+)
 _PERMISSIVE: Final = re.compile(
     r"\s*(\(?(3-Clause )?(MIT(-0)?( License)?|Apache([ -]2\.0| Software License)?( WITH LLVM-exception)?"
     r"|BSD( License|-[23]-Clause)?|0BSD|ISC( License \(ISCL\))?|PSF-2\.0|Python Software Foundation License"
