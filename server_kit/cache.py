@@ -3,8 +3,8 @@
 Layout: ``<cache>/airflow-cdc-provider/<name>/<version>/``. A folder is built under a temporary name and
 renamed when it is complete. A lock file per folder makes parallel users wait for the one that downloads.
 
-What is in it is executed. So, once per process, a folder is used only if no other user can change or replace it
-or what is in it, and if it has the hashes that are recorded for it, whoever filled it and when.
+What is in it is executed. So a folder is used only if no other user can change or replace it or its content,
+and if it has the hashes that are recorded for it, whoever filled it and when. Each process looks once.
 """
 
 from __future__ import annotations
