@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
+import random
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.exceptions import CorruptInput, TransientError
+from airflow_cdc_provider.exceptions import CorruptInput, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra import list_segments as list_for_sensors
 from airflow_cdc_provider.feeds.cassandra import measure_nodes
+from airflow_cdc_provider.feeds.cassandra_offset import has_new_changes, is_captured
 from airflow_cdc_provider.sources.cassandra.capture import (
     Faults,
     LogFolder,
@@ -30,13 +34,15 @@ from airflow_cdc_provider.sources.cassandra.capture import (
 )
 from airflow_cdc_provider.sources.cassandra.check import check_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, list_segments
 from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
+from airflow_cdc_provider.sources.cassandra.position import MOST_KEPT_RANGES, MOST_RANGES
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.s3 import S3Store
-from airflow_cdc_provider.transfer.segments import Index
+from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.bounded import bounded
@@ -204,6 +210,127 @@ def test_many_broken_indexes_take_no_time_each(tmp_path: Path) -> None:
         list_for_sensors(str(area))
 
 
+DAY_MS: Final = 86_400_000
+_RANDOM: Final = random.Random(1)
+
+
+def _junk(folder: Path, version: int, first: int, write: Callable[[int], bytes]) -> None:
+    """Write more separate segments than an offset has ranges."""
+    for number in range(first, first + 3 * (MOST_RANGES + 10), 3):
+        path = put_segment(folder, number, write(number))
+        path.rename(path.with_name(f"CommitLog-{version}-{number}.log"))
+        if version != 7:
+            (folder / f"CommitLog-7-{number}_cdc.idx").unlink()
+
+
+JUNK: Final[dict[str, Callable[[Path], None]]] = {
+    "no header": lambda folder: _junk(folder, 6, 900_000_000_000_000_000, lambda n: b"x" * 64),
+    "no header, plausible": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: b"x" * 64),
+    "random bytes": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: _RANDOM.randbytes(200)),
+    "empty": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: b""),
+    "another's header": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: segment(n + 1, [])),
+    "another version's header": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: segment(n, [])),
+    "in the future": lambda folder: _junk(folder, 7, time.time_ns() // 10**6 + 2 * DAY_MS, lambda n: segment(n, [])),
+    "as a node writes them": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: segment(n, [])),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_files_that_a_node_did_not_write_make_none_of_its_segments_count_as_captured(
+    junk: str, tmp_path: Path
+) -> None:
+    area, folder = _area(tmp_path), LogFolder(str(tmp_path / "landing"))
+    JUNK[junk](area / "a")
+    offset: Any = None
+    numbers = [LATER + 1, LATER + 2, LATER + 500, LATER + 900]
+    for number in numbers:
+        assert not is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
+        faults = Faults()
+        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        offset = json.loads(json.dumps(plan.end))
+        assert bool(faults) == (junk != "as a node writes them" and number in numbers[:2])
+        for path in (area / "a").glob("Commit*") if number == numbers[1] else ():
+            path.unlink()  # what was captured counts as captured once it is removed, and nothing else
+        put_segment(area / "a", number, segment(number, sections_of(number - LATER, 1)))
+        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        (part,) = plan.partitions
+        assert keys(pa.Table.from_batches(list(read_segments(part)))) == [number - LATER]
+        offset = plan.end
+        assert is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
+        assert offset["a"]["floor"] == 0
+    assert len(offset["a"]["done"]) <= 2 * MOST_RANGES
+
+
+def test_an_offset_is_bounded_however_many_segments_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.MOST_KEPT_RANGES", 300)
+    assert MOST_KEPT_RANGES > 300
+    area = _area(tmp_path)
+    _junk(area / "a", 7, LATER + 1000, lambda number: segment(number, []))
+    _junk(area / "a", 7, LATER + 9000, lambda number: segment(number, []))
+    faults, folder = Faults(), LogFolder(str(area))
+    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    assert {part.origin for part in plan.partitions} == {"a", "b"}
+    assert plan.at_head
+    assert len(plan.end["a"]["done"]) == 301
+    assert "remove captured segments" in str(faults_by_node(faults)["a"])
+
+
+@pytest.mark.parametrize("name", ["CommitLog-6-{}.log", "CommitLog-8-{}.log", "CommitLog-6-{}.log.gz"])
+def test_several_files_of_one_segment_are_named_and_none_is_captured(name: str, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)))
+    (area / "a" / name.format(BAD)).write_bytes(b"x" * 64)
+    found, faults = _capture(area)
+    assert found == SOUND
+    assert name.format(BAD) in str(faults_by_node(faults)["a"])
+
+
+def test_an_index_of_another_version_is_not_the_segments(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=20)
+    (area / "a" / f"CommitLog-8-{BAD}_cdc.idx").write_text("20\nCOMPLETED")
+    folder = LogFolder(str(area))
+    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    assert not is_captured(Segment("a", BAD, 7, None, 0, 0.0), plan.end)
+
+
+def test_sensors_do_not_wake_a_run_for_an_id_that_no_node_can_have_given() -> None:
+    done = Index(5, True, "5\nCOMPLETED")
+    future = time.time_ns() // 10**6 + 2 * DAY_MS
+    assert [has_new_changes(Segment("a", n, 7, done, 9, 0.0), None) for n in (LATER, future)] == [True, False]
+
+
+def test_segments_that_vanish_before_they_are_read_stop_no_other_node(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    folder, faults = LogFolder(str(area)), Faults()
+    for number in (BAD, LATER + 5):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1)), completed=number == BAD)
+    stop = head(folder, faults)
+    for path in (area / "a").glob(f"*{BAD}*"):
+        path.unlink()
+    (area / "a" / f"CommitLog-7-{LATER + 5}.log").unlink()
+    plan = plan_segments(folder, TABLES, None, stop, EVERYTHING, faults)
+    assert sorted(part.origin for part in plan.partitions) == ["a", "a", "b"]
+    (error,) = faults_by_node(faults).values()
+    assert error.code == PositionLost.code
+    assert str(BAD) in error.message
+
+
+def test_a_segment_that_vanishes_while_it_is_listed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=60)
+    folder, listed, faults = LogFolder(str(area)), list_segments(area), Faults()
+    (area / "a" / f"CommitLog-7-{BAD}.log").unlink()
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.list_segments", lambda *_: listed)
+    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    assert len(plan.partitions) == 3
+    assert list(faults_by_node(faults)) == ["a"]
+
+
 HEADERS: Final[list[tuple[int, dict[str, str]]]] = [
     (99, {}),
     (7, {"compressionClass": "com.example.Odd"}),
@@ -294,6 +421,38 @@ def test_little_that_holds_much_is_not_decompressed(pattern: bytes, tmp_path: Pa
     with bounded(seconds=2, mebibytes=100):
         found, faults = _capture(area)
     assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+
+
+def test_no_packed_segment_is_held_whole_or_has_more_than_a_segment(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    start = header(BAD)
+    packer = zlib.compressobj(1, wbits=31)
+    piece = _RANDOM.randbytes(1 << 14) * 16 + _RANDOM.randbytes(1 << 14) * 48
+    packed = packer.compress(start) + b"".join(packer.compress(piece) for _ in range(150)) + packer.flush()
+    assert 64 * len(packed) > 151 << 20
+    path = area / "a" / f"CommitLog-7-{BAD}.log.gz"
+    path.write_bytes(packed)
+    with bounded(seconds=3, mebibytes=100):
+        found, faults = _capture(area)
+        assert (found, faults) == (SOUND, {}), "the rest is quarantined"
+        with SegmentBytes(str(path)) as source:
+            assert source.length == len(start) + (150 << 20)
+            assert source.read(len(start) + (70 << 20) + 5, 100) == piece[5:105]
+            assert source.read(source.length - 3, 100) == piece[-3:]
+
+
+def test_a_packed_segment_has_at_most_what_a_segment_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "airflow_cdc_provider.sources.cassandra.commit_log.segments"
+    monkeypatch.setattr(f"{module}.LARGEST_SEGMENT_BYTES", 1 << 20)
+    area = _area(tmp_path)
+    (area / "a" / f"CommitLog-7-{BAD}.log.gz").write_bytes(
+        gzip.compress(header(BAD) + _RANDOM.randbytes(1 << 16) + bytes(1 << 20))
+    )
+    found, faults = _capture(area)
+    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+    assert f"at most {1 << 20} bytes" in str(faults_by_node(faults)["a"])
 
 
 def _zstd_of_window(body: bytes, exponent: int) -> bytes:
