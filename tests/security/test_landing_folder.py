@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -20,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.exceptions import CorruptInput, PositionLost, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra import list_segments as list_for_sensors
 from airflow_cdc_provider.feeds.cassandra import measure_nodes
 from airflow_cdc_provider.feeds.cassandra_offset import has_new_changes, is_captured
@@ -40,16 +42,18 @@ from airflow_cdc_provider.sources.cassandra.position import MOST_KEPT_RANGES, MO
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss
+from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.s3 import S3Store
 from airflow_cdc_provider.transfer.segments import Index, Segment
+from airflow_cdc_provider.transfer.shipper import alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.bounded import bounded
 from tests.security.hostile_files import IRREGULAR, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
 from tests.unit.sources.cassandra.test_capture import EVERYTHING, TABLES, keys, sections_of
-from tests.unit.transfer.nodes import Node, noise, whole
+from tests.unit.transfer.nodes import Node, chunked, noise, whole
 
 GOOD, BAD, LATER = 1795247392874, 1795247392875, 1795247392876
 SOUND: Final = [1, 2, 3]
@@ -432,9 +436,10 @@ def test_no_packed_segment_is_held_whole_or_has_more_than_a_segment(tmp_path: Pa
     assert 64 * len(packed) > 151 << 20
     path = area / "a" / f"CommitLog-7-{BAD}.log.gz"
     path.write_bytes(packed)
-    with bounded(seconds=3, mebibytes=100):
-        found, faults = _capture(area)
-        assert (found, faults) == (SOUND, {}), "the rest is quarantined"
+    folder, faults = LogFolder(str(area)), Faults()
+    with bounded(seconds=3, mebibytes=64):
+        plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+        assert (len(plan.partitions), faults) == (4, {})
         with SegmentBytes(str(path)) as source:
             assert source.length == len(start) + (150 << 20)
             assert source.read(len(start) + (70 << 20) + 5, 100) == piece[5:105]
@@ -748,6 +753,95 @@ def test_a_segment_larger_than_any_is_not_copied_and_the_others_are(tmp_path: Pa
         counts = Transfer(node.segments, whole(tmp_path / "landing"), errors=whole(tmp_path / "errors")).run()
     assert (counts.copied, counts.errors) == (1, 1)
     assert [f.name for f in (tmp_path / "errors").glob("Commit*")] == [f"CommitLog-7-1.log{NOTE_SUFFIX}"]
+
+
+def _stored(target: Any) -> bytes:
+    """Return what a target has of segment 1; empty if a reader would not take it."""
+    try:
+        return b"".join(target.read(target.landed()["CommitLog-7-1.log"], 0, 1 << 20))
+    except (CorruptInput, Vanished, KeyError):
+        return b""
+
+
+def _spoil(folder: Path) -> None:
+    for path in folder.glob("CommitLog-7-1.log*"):
+        data = bytearray(path.read_bytes())
+        data[30:50] = bytes(20)
+        path.write_bytes(data)
+
+
+def _spoil_consistently(folder: Path) -> None:
+    _spoil(folder)
+    for path in folder.glob("*.json"):
+        known = json.loads(path.read_text())
+        for chunk in known["chunks"]:
+            data = (folder / f"CommitLog-7-1.log.{chunk['from']}-{chunk['to']}").read_bytes()
+            chunk["sha256"] = hashlib.sha256(data).hexdigest()
+        path.write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize("layout", [whole, chunked])
+@pytest.mark.parametrize("spoil", [_spoil, _spoil_consistently])
+@pytest.mark.parametrize("when", ["growing", "finished", "without idx"])
+def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
+    when: str, spoil: Callable[[Path], None], layout: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing"
+    node.grows(1, noise(40))
+    if when != "growing":
+        node.finishes(1, noise(40, 2))
+    Transfer(node.segments, layout(landing)).run()
+    spoil(landing)
+    if when == "growing":
+        node.finishes(1, noise(40, 2))
+    if when == "without idx":
+        (node.cdc_raw / "CommitLog-7-1_cdc.idx").unlink()
+
+    Transfer(node.segments, layout(landing), after_transfer="delete").run()
+
+    if when == "without idx":  # as if a node had just begun it
+        assert node.log(1).read_bytes() == node.durable(1)
+    else:
+        assert not node.log(1).exists()
+        assert _stored(layout(landing)) == node.durable(1)
+
+
+def test_a_quarantined_segment_is_removed_only_if_its_copy_is_the_same(tmp_path: Path) -> None:
+    node, errors = Node(tmp_path / "cdc_raw"), tmp_path / "errors"
+    node.finishes(1, noise(40))
+    node.breaks(1)
+    data = node.log(1).read_bytes()
+    Transfer(node.segments, whole(tmp_path / "landing"), errors=whole(errors)).run()
+    _spoil(errors)
+    Transfer(node.segments, whole(tmp_path / "landing"), after_transfer="delete", errors=whole(errors)).run()
+    assert not node.log(1).exists()
+    assert (errors / "CommitLog-7-1.log").read_bytes() == data
+
+
+def test_locks_are_held_only_by_who_may_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".transfer.lock").touch(0o644)
+    with FolderStore(tmp_path).exclusive():
+        assert (tmp_path / ".transfer.lock").stat().st_mode & 0o777 == 0o600
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = tmp_path / "shipper.ini"
+    config.touch()
+    with config.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with alone(config), pytest.raises(ConfigurationError, match="already running"), alone(config):
+            pass
+    (folder,) = tmp_path.glob("cdc-shipper-*")
+    assert [f.stat().st_mode & 0o777 for f in (folder, *folder.iterdir())] == [0o700, 0o600]
+    for weak in (0o777, 0o770):
+        folder.chmod(weak)
+        with pytest.raises(ConfigurationError, match="others may write to it"), alone(config):
+            pass
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    with alone(config):
+        assert len(list((tmp_path / "run").iterdir())) == 1
 
 
 def test_the_lock_is_still_a_lock(tmp_path: Path) -> None:
