@@ -130,9 +130,9 @@ class Transfer:
                     counts.deleted += 1
             elif not segment.readable:
                 # No changes yet; or an earlier transfer was killed while removing it, after the copy.
-                if here is not None and here.complete and self.after_transfer == "delete":
-                    if self._has(self.target, source, segment, here):
-                        source.remove(segment)
+                removing = here is not None and here.complete and self.after_transfer == "delete"
+                if removing and self._has(self.target, source, segment, here):
+                    source.remove(segment)
             elif (
                 here is not None
                 and (here.index == segment.index or (segment.lost and here.complete))
@@ -239,10 +239,10 @@ class Transfer:
         removable = segment.complete and self.after_transfer == "delete"
         return removable and not self._has(target, source, segment, here)
 
-    def _has(self, target: Target, source: Source, segment: Segment, here: Segment) -> bool:
+    def _has(self, target: Target, source: Source, segment: Segment, here: Segment | None) -> bool:
         size = segment.size_bytes
         try:
-            same = size == here.size_bytes and equal_start(target, source, segment, size)
+            same = here is not None and size == here.size_bytes and equal_start(target, source, segment, size)
         except (CdcError, Vanished, OSError) as error:
             _log.warning("segment %s can't be compared with its copy: %s", segment.name, error)
             return False

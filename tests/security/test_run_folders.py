@@ -149,8 +149,12 @@ def test_lines_are_never_appended_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
-@pytest.mark.parametrize("link", [(), ("cdc-run-a",), ("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")])
-def test_a_sweep_follows_no_link_and_removes_what_it_names_alone(link: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "link", [(), ("cdc-run-a",), ("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")]
+)
+def test_a_sweep_follows_no_link_and_removes_what_it_names_alone(
+    link: tuple[str, ...], tmp_path: Path
+) -> None:
     victim = tmp_path / "victim" / "d"
     names = ["connection.json", "connection.json.part", "connection.json.backup", "connection.jsonl"]
     work = tmp_path / "work"
@@ -172,7 +176,9 @@ def test_a_sweep_follows_no_link_and_removes_what_it_names_alone(link: tuple[str
         assert sorted(f.name for f in folder.iterdir()) == names[2:]
 
 
-def test_locks_are_taken_by_descriptors_that_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_taken_by_descriptors_that_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lock of a client of NFS is one of bytes, which needs that (flock(2))."""
 
     def as_nfs(file: int, operation: int) -> None:

@@ -189,7 +189,9 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
         version, name = max(versions.items())
         bare = SegmentFile(origin, segment, version, str(folder / name), 0, None)
         if len(versions) > 1:
-            bare = replace(bare, fault=f"{folder} has several segments {segment}: {', '.join(versions.values())}")
+            bare = replace(
+                bare, fault=f"{folder} has several segments {segment}: {', '.join(versions.values())}"
+            )
         elif not is_plausible(segment):
             bare = replace(bare, fault=f"{bare.path} has an id that no node can have given by now")
         with suppress(FileNotFoundError):  # deleted after it was listed: skip it
@@ -346,8 +348,8 @@ class SegmentBytes:
         self._length = os.fstat(self._file.fileno()).st_size
         if path.endswith(".gz"):
             self._most = min(most_plausible_bytes(self._length), LARGEST_SEGMENT_BYTES)
-            self._stored, self._packed = self._file, gzip.open(self._file)
-            self._file, self._length = tempfile.TemporaryFile(), 0
+            self._stored, self._packed = self._file, gzip.GzipFile(fileobj=self._file)
+            self._file, self._length = tempfile.TemporaryFile(), 0  # noqa: SIM115  # closed by __exit__
 
     @property
     def length(self) -> int:
@@ -373,7 +375,9 @@ class SegmentBytes:
                 self._length += len(piece)
                 if self._length > self._most:
                     raise CorruptInput(
-                        f"{self.path} isn't decompressed", expected=f"at most {self._most} bytes", found="more"
+                        f"{self.path} isn't decompressed",
+                        expected=f"at most {self._most} bytes",
+                        found="more",
                     )
                 if not piece:
                     self._close_packed()
