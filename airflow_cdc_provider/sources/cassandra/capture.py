@@ -246,8 +246,9 @@ def plan_segments(
         batch = _NodeBatch(folder, tables, nodes[origin], stop.get(origin, NodeOffset()), share)
         batch.faults = faults
         batch.check_present(origin, files)
+        batch.drop_removed(origin, files)
         partitions += batch.take(files)
-        nodes[origin] = batch.offset_after(origin, files)
+        nodes[origin] = batch.offset
         segments[origin] = batch.segments
         left -= share - batch.left
         at_head = at_head and batch.at_head
@@ -289,6 +290,13 @@ class _NodeBatch:
             if self.faults is None or self.offset.position(segment):
                 raise lost
             self.faults[origin, str(segment)] = lost
+
+    def drop_removed(self, origin: str, files: Sequence[SegmentFile]) -> None:
+        """Bound the offset; losses that a transfer noted are kept, so that they aren't reported again."""
+        present = {file.segment for file in files}
+        if present - {UNKNOWN}:  # else the folder may not be mounted
+            present |= {segment for segment, _ in noted_segments(self.folder, origin)}
+            self.offset = self.offset.without_removed(sorted(present))
 
     def head_position(self, segment: int) -> int:
         """Return how far to read a segment; one that is open in the offset was growing at planning time."""
@@ -353,13 +361,6 @@ class _NodeBatch:
             self.offset = self.offset.advance(file.segment, WHOLE)
         elif taken:
             self.offset = self.offset.advance(file.segment, taken[-1].end)
-
-    def offset_after(self, origin: str, files: Sequence[SegmentFile]) -> NodeOffset:
-        """Return the offset after the batch; losses that transfers noted must not be reported again."""
-        if not self.segments.taken:
-            return self.offset
-        noted = [segment for segment, _ in noted_segments(self.folder, origin)]
-        return self.offset.without_removed(sorted([*noted, *(file.segment for file in files)]))
 
     def _count(self, **more: int) -> None:
         counted = {name: getattr(self.segments, name) + count for name, count in more.items()}
