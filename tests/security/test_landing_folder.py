@@ -814,7 +814,7 @@ def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
 
     Transfer(node.segments, layout(landing), after_transfer="delete").run()
 
-    if when == "without idx":  # as if a node had just begun it
+    if when == "without idx":  # as if a node had just started it
         assert node.log(1).read_bytes() == node.durable(1)
     else:
         assert not node.log(1).exists()
