@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 LARGEST_SEGMENT_BYTES: Final = (1 << 31) - 1
 """Cassandra's positions in a segment are of 31 bits."""
+
+APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
@@ -69,6 +72,26 @@ def read_start(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
     """
     with open(open_regular(path), "rb") as file:
         return file.read(most_bytes), os.fstat(file.fileno())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable by its owner only; a link in its place is replaced, not followed.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.unlink(missing_ok=True)
+        with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def open_subfolder(name: str, folder: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.masking import masked_values, remember
+from airflow_cdc_provider.regular_files import write_private
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -521,10 +522,8 @@ class JobResult:
 
     def write(self, path: str) -> None:
         """Write the result as JSON, atomically."""
-        target = Path(path)
-        temporary = target.with_name(target.name + ".part")
-        temporary.write_text(json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True, indent=1))
-        temporary.replace(target)
+        text = json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True, indent=1)
+        write_private(Path(path), text)
 
     @classmethod
     def read(cls, path: str) -> JobResult:

@@ -19,7 +19,7 @@ from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
-from airflow_cdc_provider.tasks.run_folder import RunFolder, write_private
+from airflow_cdc_provider.tasks.run_folder import RunFolder, write_to_folder
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 
@@ -156,7 +156,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                 expected="clear_segments false, and a transfer that frees cdc_raw",
                 found=f"cdc = true of {', '.join(others[:10])}",
             )
-        write_private(file, json.dumps(sorted(tables)))
+        write_to_folder(file, json.dumps(sorted(tables)))
         return sorted(tables)
 
     def _segment_folders(self, connector: Connector) -> list[WholeSegments]:

@@ -24,6 +24,7 @@ from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.jobs.spec import JobSpec
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.regular_files import APPEND, open_regular
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.masking import digest
@@ -174,7 +175,7 @@ class CdcStreamOperator(SparkStageOperator):
         if folder.log_path.exists():
             folder.log_path.replace(folder.log_path.with_name("stream.previous.log"))
         try:
-            log = os.open(folder.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = open_regular(folder.log_path, APPEND, 0o600)
         except OSError as error:
             raise unwritable(folder.path, error) from error
         try:
@@ -282,7 +283,7 @@ class CdcStreamOperator(SparkStageOperator):
 def _exclusive(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
     """Hold the folder's lock, which is released at the latest when this process ends."""
     deadline = time.monotonic() + patience_seconds
-    with (folder.path / "lock").open("w") as lock:
+    with open(open_regular(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 import uuid
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.regular_files import is_regular, open_regular
+from airflow_cdc_provider.regular_files import is_regular, open_regular, write_private
 from airflow_cdc_provider.signals.signal import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
@@ -150,18 +149,10 @@ def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -
     stamp = _stamp()
     identity = identity or stamp
     path = folder / f"{stamp}.json"
-    temporary = path.with_suffix(".part")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"id": identity, "type": kind, "data": dict(data)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_private(path, json.dumps({"id": identity, "type": kind, "data": dict(data)}))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise ConfigurationError(
             f"can't write a signal to {folder}",
             expected="a folder that this process can write to and the connector's job can read",
