@@ -1,7 +1,7 @@
 """Refuses connections that take tokens of a machine's identity, unless Airflow's configuration allows it.
 
 The connection names the audience of such a token, and the server that gets it. A metadata service issues it
-to whoever runs on the machine, so an editor of connections would have the rights of the machine. A private key
+to whoever runs on the machine, so an editor of connections would have the machine's rights. A private key
 file of the machine signs tokens likewise.
 
 Tasks check this when they look up a connection; jobs on Spark only get connections of tasks.

@@ -141,7 +141,7 @@ def uri_options(uri: str) -> dict[str, Any]:
             isn't escaped may look like one.
     """
     text = uri.partition("?")[2]
-    names = [part.partition("=")[0].lower() for part in re.split("[&;]", text)]
+    names = [part.partition("=")[0].lower() for part in re.split(r"[&;\s]", text)]
     try:
         if any(count > 1 and name != "readpreferencetags" for name, count in Counter(names).items()):
             raise ValueError("an option is set twice")
