@@ -270,6 +270,7 @@ def test_tls_of_mongodb_is_not_disabled_by_another_place() -> None:
         with pytest.raises(ConfigurationError, match="disables TLS"):
             of(f"mongodb://h/?{query}", tls=True)
     assert not tls(of("h", tls=False))
+    assert "tls" not in of("mongodb+srv://h", tls="", ssl=None).options
     assert not tls(of("h"))
     assert tls(of("mongodb://h/?tls=true", tls=False))
 
@@ -313,7 +314,8 @@ def test_what_pymongo_would_drop_from_a_connection_string_is_refused(query: str)
 
 def test_allow_insecure_means_what_it_says() -> None:
     with of(ssl="true", allow_insecure="false").client(connect=False) as client:
-        assert client.options.pool_options._ssl_context.verify_mode == ssl.CERT_REQUIRED
+        context: Any = client.options.pool_options._ssl_context
+        assert context.verify_mode == ssl.CERT_REQUIRED
     assert of(ssl=True, allow_insecure=True).unverified == "tlsInsecure"
     for other in ({"tlsInsecure": False}, {"TLSINSECURE": False}):
         with pytest.raises(ConfigurationError, match="twice"):

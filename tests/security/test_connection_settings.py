@@ -63,7 +63,11 @@ def registry(name: str) -> Use:
 
 
 def pulsar(name: str) -> Use:
-    return lambda path: Brokers(PulsarSettings("pulsar+ssl://127.0.0.1:1", **{name: path})).partitions("t")
+    def use(path: str) -> object:
+        settings = PulsarSettings.of_connection({"service_url": "pulsar+ssl://127.0.0.1:1", name: path})
+        return Brokers(settings).partitions("t")
+
+    return use
 
 
 def ssh(path: str) -> None:

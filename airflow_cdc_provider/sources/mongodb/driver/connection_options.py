@@ -107,6 +107,8 @@ def checked(options: Mapping[str, Any], where: str) -> dict[str, Any]:
                 expected=f"options of connection strings: {', '.join(sorted(_ALLOWED.values()))}",
                 remedy=f"Did you mean {_ALLOWED[near[0]]}?" if near else "remove it",
             )
+        if value is None or value == "":
+            continue
         parts = [value]
         if name.lower() in _STRUCTURED and isinstance(value, (list, dict)):
             parts = list(value.values()) if isinstance(value, dict) else value
@@ -114,7 +116,7 @@ def checked(options: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise ConfigurationError(
                 f"invalid value for {name} in the MongoDB connection", expected="a text, number or boolean"
             )
-        found[name] = flag(options, name) if name.lower() in _FLAGS and value != "" else value
+        found[name] = flag(options, name) if name.lower() in _FLAGS else value
     return found
 
 
