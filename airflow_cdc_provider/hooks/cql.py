@@ -54,7 +54,7 @@ class CqlHook(CdcHook):
                     "invalid value for ssl_options in the connection's extra",
                     expected=f"a JSON object with some of {', '.join(_STOCK_TLS)}",
                 )
-            enable_tls(extra, "ssl_options")
+            self._enable_tls(extra, "ssl_options")
             for stock, ours in _STOCK_TLS.items():
                 if stock_tls.get(stock):
                     extra.setdefault(ours, stock_tls[stock])
@@ -115,6 +115,21 @@ class CqlHook(CdcHook):
             **self.request_numbers().to_dict(),
         }
 
+    @staticmethod
+    def _enable_tls(extra: dict[str, Any], setting: str) -> None:
+        """Set ``tls``, which another setting of a connection's extra implies.
+
+        Raises:
+            ConfigurationError: ``tls`` is false.
+        """
+        if not flag(extra, "tls", default=True):
+            raise ConfigurationError(
+                f"the connection disables TLS, but has settings of TLS: {setting}",
+                expected=f"tls: true, or no {setting}",
+                remedy="correct the extra of the Airflow connection",
+            )
+        extra["tls"] = True
+
     @cached_property
     def _session(self) -> Session:
         from airflow_cdc_provider.sources.cql.connection import open_session
@@ -128,21 +143,6 @@ class CqlHook(CdcHook):
         from airflow_cdc_provider.sources.cql.driver.request_metrics import RequestMetrics
 
         return RequestMetrics()
-
-
-def enable_tls(extra: dict[str, Any], setting: str) -> None:
-    """Set ``tls``, which another setting of a connection's extra implies.
-
-    Raises:
-        ConfigurationError: ``tls`` is false.
-    """
-    if not flag(extra, "tls", default=True):
-        raise ConfigurationError(
-            f"the connection disables TLS, but has settings of TLS: {setting}",
-            expected=f"tls: true, or no {setting}",
-            remedy="correct the extra of the Airflow connection",
-        )
-    extra["tls"] = True
 
 
 _TIMEOUT_SECONDS: Final = 5.0

@@ -68,7 +68,7 @@ class DebeziumCdcHook(CdcHook):
         """Return the values unchanged: all settings are in the extra."""
         return values
 
-    def machine_identity(self, values: dict[str, Any]) -> str:
+    def _machine_identity(self, values: dict[str, Any]) -> str:
         """Return the setting of librdkafka."""
         return machine_identity(values["extra"])
 

@@ -82,7 +82,7 @@ class MongodbCdcHook(CdcHook):
         others = parse_qsl(str(extra.pop("uri_options", "")), keep_blank_values=True)
         return {**values, "extra": {**{name: _plain(value) for name, value in others}, **extra}}
 
-    def machine_identity(self, values: dict[str, Any]) -> str:
+    def _machine_identity(self, values: dict[str, Any]) -> str:
         """Return the authentication mechanism."""
         return self._read(values).machine_identity
 

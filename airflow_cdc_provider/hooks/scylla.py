@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.connection_settings import flag
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.hooks.cql import CqlHook, enable_tls
+from airflow_cdc_provider.hooks.cql import CqlHook
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -53,7 +53,7 @@ class ScyllaCdcHook(CqlHook):
         values = super().normalize(values)
         extra = dict(values["extra"])
         if flag(extra, _ENABLED):
-            enable_tls(extra, _ENABLED)
+            self._enable_tls(extra, _ENABLED)
         elif _ENABLED in extra:
             extra.setdefault("tls", False)
         extra.pop(_ENABLED, None)

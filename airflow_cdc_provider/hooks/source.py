@@ -51,7 +51,7 @@ class CdcHook(BaseHook):
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
         """Translate the values of any accepted connection type to those of our own type."""
 
-    def machine_identity(self, values: dict[str, Any]) -> str:
+    def _machine_identity(self, values: dict[str, Any]) -> str:
         """Return the setting by which the server gets tokens of this machine's identity. Default: none.
 
         Args:
@@ -160,7 +160,7 @@ class CdcHook(BaseHook):
                 },
             }
         )
-        check_machine_identity(self.source_conn_id, self.machine_identity(values))
+        check_machine_identity(self.source_conn_id, self._machine_identity(values))
         return values
 
     def _missing(self) -> ConfigurationError:
