@@ -334,6 +334,8 @@ def test_a_seed_list_uses_tls_unless_its_string_disables_it(
 ) -> None:
     monkeypatch.setattr(_SrvResolver, "get_hosts", lambda _: [("127.0.0.1", listener.port)])
     monkeypatch.setattr(_SrvResolver, "get_options", lambda _: None)
+    with pytest.raises(ConfigurationError, match="names servers"):
+        of("mongodb://h", srv="true")
     for off in ({"tls": False}, {"tls": "false"}, {"ssl": False}, {"SSL": "false"}):
         with pytest.raises(ConfigurationError, match="which a DNS seed list"):
             seed_list(**off)

@@ -101,6 +101,11 @@ class ConnectionValues:
             port = connection.get("port")
             hosts = [h if ":" in h or not port or srv else f"{h}:{port}" for h in host.split(",")]
             host = ("mongodb+srv://" if srv else "mongodb://") + ",".join(hosts)
+        if srv and host.startswith("mongodb://"):
+            raise ConfigurationError(
+                "the MongoDB connection has srv, but its connection string names servers",
+                expected="mongodb+srv://..., or no srv",
+            )
         own = {name: value for name, value in extra.items() if name not in ("srv", "allow_insecure")}
         if flag(extra, "allow_insecure"):
             require_absent(own, "tlsInsecure", "allow_insecure")
