@@ -21,6 +21,7 @@ from itertools import chain, repeat
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from airflow_cdc_provider.connection_settings import check_files
 from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected, TransientError, from_extra
 from airflow_cdc_provider.logs import logger
 
@@ -135,6 +136,13 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
             remedy="remove them; the connection's login and password are the login",
             found=", ".join(map(repr, unknown)),
         )
+    if not isinstance(ca := extra.get("ssl.ca.location", False), str) and ca is not False:
+        raise ConfigurationError(
+            "invalid value for ssl.ca.location in the registry's connection",
+            expected="a file or a folder; or false, which disables verification",
+        )
+    check_files(extra, "ssl.ca.location", folders=True)
+    check_files(extra, "ssl.certificate.location", "ssl.key.location")
     settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, **extra}
     tls = sorted(name for name in extra if name.startswith("ssl."))
     settings["url"] = url or _address(connection, path, "https" if tls else "http")
@@ -165,6 +173,12 @@ def _address(connection: Mapping[str, Any], path: str, scheme: str) -> str:
         f"{'' if '://' in host else lead}{host.rstrip('/')}{port}/{path.strip('/')}".rstrip("/")
         for host in hosts
     )
+
+
+def machine_identity(connection: Mapping[str, Any]) -> str:
+    """Return the setting by which registries get tokens of this machine's identity; empty if none does."""
+    source = (connection.get("extra") or {}).get("bearer.auth.credentials.source", "")
+    return "" if source in ("", "OAUTHBEARER", "STATIC_TOKEN") else f"bearer.auth.credentials.source {source}"
 
 
 @dataclass(frozen=True)

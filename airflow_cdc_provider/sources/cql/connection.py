@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.connection_settings import flag
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cql.driver.driver_settings import cluster_options, resolved
 from airflow_cdc_provider.sources.cql.driver.tls import tls_context, wants_tls
-from airflow_cdc_provider.sources.findings import login_findings
+from airflow_cdc_provider.sources.findings import login_findings, verification_findings
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -122,15 +123,18 @@ def _options(connection: Mapping[str, Any], timeout_seconds: float) -> dict[str,
 
 
 def connection_findings(connection: Mapping[str, Any]) -> list[Finding]:
-    """Report a login that is sent in the clear.
+    """Report a login that is sent in the clear, and nodes that aren't verified.
 
     Raises:
         ConfigurationError: A setting is unknown or invalid.
     """
     values = resolved(connection)
-    return login_findings(
-        contact_points(values), login=bool(values.get("login")), encrypted=wants_tls(values["extra"])
-    )
+    extra, encrypted = values["extra"], wants_tls(values["extra"])
+    unverified = encrypted and not flag(extra, "tls_check_hostname", default=True)
+    return [
+        *login_findings(contact_points(values), login=bool(values.get("login")), encrypted=encrypted),
+        *verification_findings("tls_check_hostname: false" if unverified else ""),
+    ]
 
 
 def contact_points(connection: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
-from airflow_cdc_provider.sources.findings import login_findings, name_findings
+from airflow_cdc_provider.sources.findings import kafka_findings, name_findings
 
 _MOST_SAMPLED: Final = 20
 _LAST: Final = 3
@@ -57,7 +57,7 @@ def check_topics(
             )
         ]
     findings = [Finding("ok", "brokers", f"{settings.servers} answers")]
-    findings += login_findings(settings.servers.split(","), login=settings.has_plain_login, encrypted=False)
+    findings += kafka_findings(settings)
     if not topics:
         return [
             *findings,

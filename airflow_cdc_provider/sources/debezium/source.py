@@ -42,6 +42,7 @@ from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, Unk
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
+from airflow_cdc_provider.sources.findings import registry_findings
 
 _MAX_REPORTED: Final = 5
 
@@ -113,7 +114,8 @@ class DebeziumSource(Source):
         """Check the brokers, the topics and the last messages of partitions."""
         registry = self._registry_for(RetryTimeouts())
         reader = SliceReader(self._settings, self._options, self._selects, registry=registry)
-        return check_topics(self._settings, self._options, reader, self._form)
+        findings = registry_findings(registry.settings.client, "source.registry") if registry else []
+        return [*findings, *check_topics(self._settings, self._options, reader, self._form)]
 
     def tables(self) -> list[str]:
         """Return the selected tables with captured rows, sorted."""

@@ -35,12 +35,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, repeat
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from grpc.experimental import ChannelOptions
 
+from airflow_cdc_provider.connection_settings import flag, read_file
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.sources.vitess import protocol
@@ -86,7 +86,8 @@ class Tls:
         Raises:
             ConfigurationError: A file can't be read.
         """
-        ca, cert, key = (_pem(path) for path in (self.ca_file, self.cert_file, self.key_file))
+        ca = _pem(self.ca_file, "tls_ca_file")
+        cert, key = _pem(self.cert_file, "tls_cert_file"), _pem(self.key_file, "tls_key_file")
         return grpc.ssl_channel_credentials(ca, key, cert)
 
 
@@ -343,8 +344,7 @@ def _tls(extra: Mapping[str, Any]) -> Tls | None:
     files = {
         name.removeprefix("tls_"): str(value) for name, value in extra.items() if name.startswith("tls_")
     }
-    enabled = extra.get("tls", bool(files))
-    if str(enabled).lower() in ("false", "0"):
+    if not flag(extra, "tls", default=bool(files)):
         if files:
             raise ConfigurationError(
                 "the Vitess connection disables TLS",
@@ -358,17 +358,10 @@ def _tls(extra: Mapping[str, Any]) -> Tls | None:
     return Tls(**files)
 
 
-def _pem(path: str) -> bytes | None:
+def _pem(path: str, setting: str) -> bytes | None:
     if not path:
         return None
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} can't be read",
-            expected="a file on each machine that connects: Airflow's workers and triggerer, Spark's driver",
-            found=str(error.strerror),
-        ) from error
+    data = read_file(path, setting)
     if b"-----BEGIN " not in data:
         raise ConfigurationError(f"{path} isn't a PEM file", expected="-----BEGIN ...")
     return data
