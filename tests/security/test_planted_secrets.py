@@ -455,14 +455,11 @@ def test_no_output_of_a_job_has_a_secret(tmp_path: Path) -> None:
         raise OSError(said) from ValueError(said)
     except OSError as error:
         record = logging.LogRecord("x", 40, "x", 1, "%s", (said,), (type(error), error, error.__traceback__))
-    channel = FileChannel(tmp_path / "notifications")
-    Notifier([channel]).send(Notification("1", "ABORTED", "Initial Snapshot", {"reason": said}))
     finding = Finding("error", "x", said, said)
     found = TransientError(said, expected=said, found=said, remedy=said)
     outputs = {
         "result": path.read_text(),
         "log": _Masking("%(message)s").format(record),
-        "notification": (tmp_path / "notifications").read_text(),
         "finding": f"{finding.message} {finding.remedy}",
         "error": f"{found} {found.message} {pickle.loads(pickle.dumps(found))}",
     }
