@@ -40,7 +40,7 @@ _MOST_PARTS, _LONGEST_PART = 400, 2000
 """Of a value that has secrets in it."""
 
 _ALWAYS: Final = re.compile(r"cookie|authorization|secreturi|user[._-]?info|connectionstring")
-_HOLDS: Final = re.compile(r"header|authmechanismproperties|jaas|oauthbearer[._]config")
+_HOLDS: Final = re.compile(r"(headers?|authmechanismproperties|jaas|jaas[._]config|oauthbearer[._]config)$")
 """Names of values that are several settings, each with its own name."""
 _NEVER: Final = re.compile(
     r"(^|[._-])(file|location|path|folder|dir|url|uri|endpoint|type|class|mechanisms?|method|algorithms?"
@@ -48,7 +48,7 @@ _NEVER: Final = re.compile(
 )
 _USUALLY: Final = re.compile(
     r"pass(word|wd|phrase)?([._-]|\d|$)|pwd|password|passphrase|secret|token|bearer|assertion|private|credential"
-    r"|(^|[._-])(auth|sas|sig|salt|pem|keytab)([._-]|$)|key$|key[._-]?(pem|data|material)"
+    r"|(^|[._-])(sas|sig|salt|pem|keytab)([._-]|$)|(^|[._-])auth$|key$|key[._-]?(pem|data|material)"
     r"|(api|access|account|encryption|master)[._-]?key"
 )
 _NAMING: Final = re.compile(
@@ -333,7 +333,8 @@ def _holds(name: str) -> bool:
 
 def _is_secret_name(name: str) -> bool:
     plain = name.replace("_", "").replace("-", "")
-    return bool(_ALWAYS.search(plain) or (_USUALLY.search(name) and not _NEVER.search(name)))
+    usually = _USUALLY.search(name) and not (_NEVER.search(name) or _holds(name))
+    return bool(usually or _ALWAYS.search(plain))
 
 
 def _is_public(name: str, value: str) -> bool:
@@ -341,13 +342,15 @@ def _is_public(name: str, value: str) -> bool:
 
 
 def _in_text(text: str, name: str) -> Iterator[str]:
+    is_secret, is_address = _is_secret_name(name), "://" in text
     if text.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
             yield from _found(json.loads(text), name)
+            if not is_secret:
+                return
     for password, token in _LOGIN.findall(text):
         for one in {password, password.partition("@")[0], token}:
             yield from (one, unquote(one))
-    is_secret, is_address = _is_secret_name(name), "://" in text
     has_parts = _holds(name) or (is_secret and not is_address)
     for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
         key, given = _words(pair[1]), pair[2].strip("\"'")[:_LONGEST_PART]
@@ -357,8 +360,12 @@ def _in_text(text: str, name: str) -> Iterator[str]:
             yield from (given, unquote(given))
     if not is_secret:
         for one in text.split("&") if "=" in text else (text,):
-            key, _, value = one.rpartition("=")
-            if not (_holds(name) and _PAIR.search(text)) and not _is_public(key or name, value):
+            key, _, value = one.partition("=")
+            if not value.strip("="):  # base64
+                key, value = "", one
+            if _holds(_words(key)):
+                yield from _in_text(value, _words(key))
+            elif not (_holds(name) and _PAIR.search(text)) and not _is_public(key or name, value):
                 yield value
         return
     yield from (text, text.strip())

@@ -41,9 +41,6 @@ from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.jobs.application import _Masking
 from airflow_cdc_provider.jobs.spark.redaction import with_redaction
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
-from airflow_cdc_provider.notifications.channels import FileChannel
-from airflow_cdc_provider.notifications.notification import Notification
-from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
 from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.contract import Finding

@@ -81,13 +81,13 @@ def described(error: BaseException) -> str:
         return str(known)
     while error.__cause__ is not None:
         error = error.__cause__
-    text = masked(str(error))
+    text = str(error)
     if raised := _raised(text):
-        return printable(raised)
+        return printable(masked(raised))
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())
     found = [next((line for line in lines if line and not line.startswith(_CALL)), "")[:_LONGEST]]
     found += [cause[:_LONGEST] for cause in _CAUSED.findall(text)[-1:] if cause not in found[0]]
-    return printable(f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": "))
+    return printable(f"{type(error).__name__}: {', caused by '.join(map(masked, found))}".removesuffix(": "))
 
 
 def _raised(text: str) -> str:
