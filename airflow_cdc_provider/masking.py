@@ -26,6 +26,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -176,8 +177,6 @@ class _Forms:
 
 _secrets: set[str] = set()
 _names: set[str] = set(_COMMON)
-_views: list[_Forms] = []
-"""What is searched in a text, in the same without escapes, and without what is between characters too."""
 
 
 def remember(values: Any, *, secret: bool = False) -> frozenset[str]:
@@ -207,16 +206,14 @@ def known() -> Known:
 
 def restore(other: Known) -> None:
     """Register what another process knows."""
-    if not (other.secrets <= _secrets and other.names <= _names):
-        _secrets.update(other.secrets)
-        _names.update(other.names)
-        _views.clear()
+    _secrets.update(other.secrets)
+    _names.update(other.names)
 
 
 def forget() -> None:
     """Forget all secrets and names."""
-    for all_of_them in (_secrets, _names, _views):
-        all_of_them.clear()
+    _secrets.clear()
+    _names.clear()
     _names.update(_COMMON)
 
 
@@ -254,17 +251,12 @@ def masked_values(value: Any, texts: Collection[str], path: str = "") -> Any:
 
 
 def _masked(text: str) -> str:
-    if not _views:
-        whole = [form for secret in _secrets - _names for form in (secret, *_forms_of(secret))]
-        plain = [_decoded(secret)[0] for secret in _secrets - _names]
-        read = [one for one in plain if len(one) >= _SHORT]
-        packed = (form.translate(_BETWEEN) for form in (*whole, *read))
-        _views.extend(map(_Forms, (whole, read, (form for form in packed if len(form) > _DISTINCT))))
+    forms, packed = _searched(frozenset(_secrets - _names))
     decoded, places = _decoded(text)
-    spans = [*_views[0].spans(text), *(_named(text) if _secrets & _names else ())]
+    spans = [*forms.spans(text), *(_named(text) if _secrets & _names else ())]
     if decoded != text:
-        spans += [(places[begin], places[end]) for begin, end in _views[1].spans(decoded)]
-    if found := list(_views[2].spans(decoded.translate(_BETWEEN))):
+        spans += [(places[begin], places[end]) for begin, end in forms.spans(decoded)]
+    if found := list(packed.spans(decoded.translate(_BETWEEN))):
         kept = [at for at, character in enumerate(decoded) if ord(character) not in _BETWEEN]
         spans += [(places[kept[begin]], places[kept[end - 1] + 1]) for begin, end in found]
     pieces, done = [], 0
@@ -273,6 +265,17 @@ def _masked(text: str) -> str:
             pieces += (text[done:begin], MASK)
         done = max(done, end)
     return "".join((*pieces, text[done:]))
+
+
+@lru_cache(maxsize=1)
+def _searched(secrets: frozenset[str]) -> tuple[_Forms, _Forms]:
+    """Return what is searched in a text, also in one without escapes; and in one without line ends."""
+    forms = {form for secret in secrets for form in (secret, _decoded(secret)[0], *_forms_of(secret))}
+    packed = (form.translate(_BETWEEN) for form in forms)
+    return (
+        _Forms(form for form in forms if form in secrets or len(form) >= _SHORT),
+        _Forms(form for form in packed if len(form) > _DISTINCT),
+    )
 
 
 def _named(text: str) -> Iterator[tuple[int, int]]:
