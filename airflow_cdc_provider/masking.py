@@ -259,7 +259,8 @@ def _masked(text: str) -> str:
     if found := list(packed.spans(decoded.translate(_BETWEEN))):
         kept = [at for at, character in enumerate(decoded) if ord(character) not in _BETWEEN]
         spans += [(places[kept[begin]], places[kept[end - 1] + 1]) for begin, end in found]
-    pieces, done = [], 0
+    pieces: list[str] = []
+    done = 0
     for begin, end in sorted(spans):
         if begin >= done:
             pieces += (text[done:begin], MASK)
@@ -292,7 +293,7 @@ def _decoded(text: str) -> tuple[str, Sequence[int]]:
     """Return a text without escapes, and where each of its characters, and its end, is in the text."""
     places: Sequence[int] = range(len(text) + 1)
     for _ in range(_PASSES):
-        pieces, found, done = [], list[int](), 0
+        pieces, found, done = list[str](), list[int](), 0
         for escape in _ESCAPE.finditer(text):
             kind = str(escape.lastgroup)
             plain = _READ[kind](escape[kind])
@@ -376,7 +377,7 @@ def _in_text(text: str, name: str) -> Iterator[str]:
         return
     if len(after := text.partition(":")[2].strip()) >= _SHORT:
         yield after
-    if text.lower().startswith(("bearer ", "basic ")):
+    if text.lower().startswith(("bearer ", "basic ", "token ", "apikey ")):
         yield text.rsplit(maxsplit=1)[-1]
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > 1:

@@ -287,7 +287,6 @@ def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any
             f"invalid value for option {path}", expected="a string; quote it in YAML if necessary"
         )
     elif not (isinstance(given, str) and is_reference(given)) and not is_public(name, given):
-        remember({name: given})
         remember(given, secret=True)
     return unwrapped(given) if hint is Any else given
 
