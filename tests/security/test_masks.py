@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,32 +76,6 @@ OF_SPARK = [
     "Cannot call methods on a stopped SparkContext",
     "org.apache.iceberg.exceptions.RESTException: unknown\nCaused by: java.net.UnknownHostException: catalog",
 ]
-OTHERS: dict[str, Callable[[], Any]] = {
-    **{
-        f"kafka {code}": (lambda code=code: kafka.error_of(KafkaError(code), "sending records"))
-        for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._FENCED, 29)
-    },
-    "kafka's topic": lambda: kafka.rejection_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "shop_items"),
-    **{
-        f"registry {status}": (lambda status=status: of_registry(status))
-        for status in (401, 404, 409, 422, 500)
-    },
-    **{f"pulsar {code}": (lambda code=code: pulsar.error_of(code, "", "sending")) for code in (3, 4, 6, 25)},
-    **{
-        f"cql {kind}": (lambda kind=kind: translated(kind("read of shop_items failed"), "reading"))
-        for kind in (AuthenticationFailed, InvalidRequest, Unauthorized, ReadTimeout, Unavailable, OSError)
-    },
-    **{
-        f"mongodb {error}": (lambda error=error: of_mongodb_error(error))
-        for error in (
-            mongodb.OperationFailure("resume point may no longer be in the oplog", 286),
-            mongodb.OperationFailure("not authorized on shop_items", 13),
-            mongodb.OperationFailure("Authentication failed", 18),
-            mongodb.ServerSelectionTimeoutError("db1: CERTIFICATE_VERIFY_FAILED certificate verify failed"),
-            mongodb.NetworkTimeout("timed out"),
-        )
-    },
-}
 
 
 def of_registry(status: int) -> Exception:
@@ -113,6 +88,31 @@ def of_mongodb_error(error: Exception) -> CdcError:
     with pytest.raises(CdcError) as raised, of_mongodb("reading shop_items"):
         raise error
     return raised.value
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "kafka's topic": lambda: kafka.rejection_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "shop_items"),
+    **{
+        f"kafka {code}": partial(kafka.error_of, KafkaError(code), "sending records")
+        for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._FENCED, 29)
+    },
+    **{f"registry {status}": partial(of_registry, status) for status in (401, 404, 409, 422, 500)},
+    **{f"pulsar {code}": partial(pulsar.error_of, code, "", "sending") for code in (3, 4, 6, 25)},
+    **{
+        f"cql {kind}": partial(translated, kind("read of shop_items failed"), "reading")
+        for kind in (AuthenticationFailed, InvalidRequest, Unauthorized, ReadTimeout, Unavailable, OSError)
+    },
+    **{
+        f"mongodb {error}": partial(of_mongodb_error, error)
+        for error in (
+            mongodb.OperationFailure("resume point may no longer be in the oplog", 286),
+            mongodb.OperationFailure("not authorized on shop_items", 13),
+            mongodb.OperationFailure("Authentication failed", 18),
+            mongodb.ServerSelectionTimeoutError("db1: CERTIFICATE_VERIFY_FAILED certificate verify failed"),
+            mongodb.NetworkTimeout("timed out"),
+        )
+    },
+}
 
 
 def words_of(*texts: str) -> Iterator[str]:
