@@ -162,7 +162,7 @@ class _Forms:
             yield from self._cut(text, begin, len(text))
 
     def _cut(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Find the start of one at the end of a part of a text, and the end of one at its begin."""
+        """Find the start of one at the end of a part of a text, and the end of one at its start."""
         for at in range(max(end - self._longest, begin), end - _DISTINCT + 1):
             starts = self._starts.get(text[at : at + _DISTINCT], ())
             if any(form.startswith(text[at:end]) for form in starts):
