@@ -45,6 +45,7 @@ from airflow_cdc_provider.connector.snapshot_options import (
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX
+from airflow_cdc_provider.masking import remember_names
 from airflow_cdc_provider.options import (
     check_option,
     from_environment,
@@ -251,7 +252,15 @@ class Connector:
             signals=top.signals,
         )
         options.validate(connector)
+        remember_names(connector._names())
         return connector
+
+    def _names(self) -> set[str]:
+        """Return the names in the declaration, which are in all texts."""
+        names = [self.name, self.lake.catalog, self.namespace, self.topic_prefix, *self.tables]
+        names.append(getattr(self.source, "keyspace", ""))
+        names += getattr(self.source, "topics", ())
+        return {*names, *(part for one in names for part in re.split(r"\W+", one))}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_dict` reads back to an equal connector."""

@@ -73,8 +73,11 @@ PUBLISHING: Final[tuple[Stage, ...]] = (
 """Stages that connect to the broker of a connector that publishes."""
 
 
-_EXACT: Final = ("offset", "table", "origin", "file", "selected", "error_code", "state", "request_id")
-"""Members of a result that name something; they are not masked."""
+_TEXTS: Final = (
+    *("error", "findings", "tables.error", "tables.note", "snapshot.errors", "snapshot.last_event"),
+    *("signals.detail", "published.findings", "published.errors", "published.refused"),
+)
+"""Members of a result that are masked."""
 
 
 @dataclass(frozen=True)
@@ -522,13 +525,13 @@ class JobResult:
 
     def write(self, path: str) -> None:
         """Write the result as JSON, atomically."""
-        text = json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True, indent=1)
+        text = json.dumps(masked_values(asdict(self), _TEXTS), sort_keys=True, indent=1)
         write_private(Path(path), text)
 
     @classmethod
     def read(cls, path: str) -> JobResult:
         """Read what :meth:`write` wrote."""
-        values = masked_values(json.loads(Path(path).read_text()), _EXACT)
+        values = masked_values(json.loads(Path(path).read_text()), _TEXTS)
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
         values["origins"] = tuple(_read_origin(origin) for origin in values.get("origins", ()))
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))

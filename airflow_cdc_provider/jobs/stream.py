@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import (
@@ -52,10 +52,6 @@ _STOP_CHECK_SECONDS = 0.2
 _FAILURES_IN_A_ROW = 5
 
 
-_EXACT: Final = ("offset", "host", "name", "metrics", "status")
-"""Members of the state file that are not masked."""
-
-
 @dataclass(frozen=True)
 class StreamState:
     """Content of the state file."""
@@ -77,7 +73,7 @@ class StreamState:
 
     def write(self, path: Path) -> None:
         """Write the state atomically."""
-        write_private(path, json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True))
+        write_private(path, json.dumps(masked_values(asdict(self), ("error",)), sort_keys=True))
 
 
 def stream(run: Run) -> JobResult:

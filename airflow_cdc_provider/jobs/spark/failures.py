@@ -1,7 +1,7 @@
 """Mapping of failures inside Spark to errors with a remedy.
 
 Spark turns errors of its workers into long text. Errors of this package are recognized by their driver's
-token; common failures of Spark and its environment get a message and a remedy here. Others keep their text.
+token; known failures of Spark and its environment have a message and a remedy. Others keep their text.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
+from airflow_cdc_provider.changes.known_failures import known_failure
 from airflow_cdc_provider.changes.worker import error_of_worker
 from airflow_cdc_provider.exceptions import (
     PERMANENT,
     CdcError,
     ConfigurationError,
-    TransientError,
     error_from_text,
     listed,
     printable,
@@ -26,76 +26,6 @@ from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 
-
-class _Known(NamedTuple):
-    pattern: re.Pattern[str]
-    error: type[CdcError]
-    message: str
-    remedy: str
-    of_all: bool = False
-    """Whether the failure affects all tables."""
-
-
-_KNOWN: Final = (
-    _Known(
-        re.compile(r"(?:No space left on device|Disk quota exceeded)"),
-        TransientError,
-        "a disk is full; the running commit is not visible, and the next run repeats it",
-        "free space on the disk of the lake's warehouse or of Spark's local folders (spark.local.dir)",
-    ),
-    _Known(
-        re.compile(r"(?:Java heap space|GC overhead limit exceeded)"),
-        TransientError,
-        "Spark's JVM has too little memory",
-        "raise the operator's driver_memory or executor_memory, or lower its batch_bytes",
-    ),
-    _Known(
-        re.compile("Python worker exited unexpectedly"),
-        TransientError,
-        "a Python worker of Spark was killed, most likely because it ran out of memory",
-        "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
-    ),
-    _Known(
-        re.compile(
-            r"(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
-            r"|: Not a directory|Mkdirs failed to create)"
-        ),
-        ConfigurationError,
-        "Spark may not write or read a file",
-        "correct the lake's warehouse, or grant Spark's user access to it and to the source's files",
-    ),
-    _Known(
-        re.compile(
-            r"(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
-            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)"
-        ),
-        ConfigurationError,
-        "Spark lacks a class that the lake's catalog or storage needs, or the catalog's type doesn't exist",
-        "add the jar to the operator's packages or jars, or correct lake.catalog_options",
-    ),
-    _Known(
-        re.compile(
-            r"(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
-            r"|NoRouteToHostException|Unable to execute HTTP request|ServiceUnavailableException"
-            r"|ServiceFailureException|Communications link failure|Stale file handle"
-            r"|Transport endpoint is not connected)"
-        ),
-        TransientError,
-        "the lake can't be reached: the remaining tables are not tried; earlier commits stay",
-        "check that Spark can reach the lake's catalog and storage; the next run resumes",
-        of_all=True,
-    ),
-    _Known(
-        re.compile(
-            r"(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
-            r"|Error while sending or receiving)"
-        ),
-        TransientError,
-        "Spark has stopped: the remaining tables are not tried; earlier commits stay",
-        "see the end of the application's log; the next run resumes",
-        of_all=True,
-    ),
-)
 _LONGEST: Final = 300
 _CALL: Final = "An error occurred while calling "
 """Begins the text of Py4J's errors; the next line says more."""
@@ -124,12 +54,12 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = masked(str(error))
+    text = str(error)
     ours = error_of_worker(text)
     if ours is not None:
         return ours
-    known, line = _known(text)
-    return known.error(known.message, found=line[:_LONGEST], remedy=known.remedy) if known else None
+    known, line = known_failure(text)
+    return known.error(known.message, found=masked(line)[:_LONGEST], remedy=known.remedy) if known else None
 
 
 def is_of_all_tables(error: BaseException) -> bool:
@@ -137,21 +67,12 @@ def is_of_all_tables(error: BaseException) -> bool:
     text = str(error)
     if isinstance(error, CdcError) or error_of_worker(text) is not None:
         return False
-    known, _ = _known(text)
+    known, _ = known_failure(text)
     return known is not None and known.of_all
 
 
 _logged: Final[deque[str]] = deque(maxlen=100)
 """Errors of tables whose stack trace is in the log, so that tables that fail alike have one."""
-
-
-def _known(text: str) -> tuple[_Known | None, str]:
-    """Return the known failure in a text, None for none, and the matching line."""
-    for known in _KNOWN:
-        if found := known.pattern.search(text):
-            line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-            return known, line.strip().removeprefix(": ")
-    return None, ""
 
 
 def described(error: BaseException) -> str:
@@ -160,13 +81,13 @@ def described(error: BaseException) -> str:
         return str(known)
     while error.__cause__ is not None:
         error = error.__cause__
-    text = masked(str(error))
+    text = str(error)
     if raised := _raised(text):
-        return printable(raised)
+        return printable(masked(raised))
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())
     found = [next((line for line in lines if line and not line.startswith(_CALL)), "")[:_LONGEST]]
     found += [cause[:_LONGEST] for cause in _CAUSED.findall(text)[-1:] if cause not in found[0]]
-    return printable(f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": "))
+    return printable(f"{type(error).__name__}: {', caused by '.join(map(masked, found))}".removesuffix(": "))
 
 
 def _raised(text: str) -> str:
