@@ -41,7 +41,7 @@ def values(hint: Any, default: Any) -> list[Any]:
     if typing.get_origin(hint) is tuple:
         return [list(one) for one in given] + [["shop.a.b"], []]
     if typing.get_origin(hint) is Mapping or "apping" in str(hint):
-        return [dict(one) for one in given] + [{"a.b": "c"}]
+        return [dict(one) for one in given] + [{"a.b": "c"}, {"linger.ms": "5"}]
     return [*given, 7]
 
 
