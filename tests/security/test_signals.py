@@ -229,7 +229,7 @@ def test_a_signal_may_not_run_code_in_the_server(name: str) -> None:
         {"a": {"$elemMatch": code}},
         {"$expr": code},
         {"$or": [{"a": 1}, {"$nor": [code]}]},
-        {"$expr": {"$and": [{"$eq": [{"$let": {"vars": {"x": code}, "in": "$$x"}}, 1]}]}},
+        {"$expr": {"$and": [{"$eq": [{"$cond": [code, 1, 2]}, 1]}]}},
     ):
         condition = {"data-collection": ".*", "filter": query}
         data = {"data-collections": [".*"], "additional-conditions": [condition]}
