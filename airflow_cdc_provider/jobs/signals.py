@@ -182,8 +182,13 @@ def _receive(
         record_event(clients, report, event)
     offset = json.dumps(progress.source, sort_keys=True) if result.messages else ""
     for identity, message in result.messages:
-        log.info("signal %s: %s", identity, message.replace("{}", offset, 1)[:_LONGEST_LINE])
+        log.info("signal %s: %s", identity, logged_message(message, offset))
     return progress, state
+
+
+def logged_message(message: str, offset: str) -> str:
+    """Return the message of a signal of type ``log``, with the offset in place of the first ``{}``."""
+    return message.replace("{}", offset, 1)[:_LONGEST_LINE]
 
 
 def _without_stopped(progress: Progress, signals: SignalState) -> Progress:
