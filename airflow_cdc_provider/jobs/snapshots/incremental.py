@@ -161,8 +161,7 @@ def _copied(
 ) -> tuple[Progress, ChangesState]:
     """Read and commit the next step of a request's first table."""
     copy, signals = request.tables[0], progress.signals
-    with classified():
-        step = _next_step(connector, stores, source, copy, progress, report.signals.chunks)
+    step = _next_step(connector, stores, source, copy, progress, report.signals.chunks)
     frame = _rows_of(step, connector, stores, source, request.id)
     left = request.tables[1:] if step.ended else (step.after, *request.tables[1:])
     after = replace(request, tables=left, started=True, failures=0, done=request.done + step.ended)
@@ -190,12 +189,13 @@ def _next_step(
 ) -> _Step:
     """Plan the next ranges of a table: ``chunks`` chunks unless declared otherwise."""
     cores = stores.spark.sparkContext.defaultParallelism
-    if source.reads_chunks:
-        declared = connector.snapshot.incremental.chunks_per_commit
-        return _next_chunks(connector, source, copy, progress, declared or chunks, cores)
-    if progress.source is not None:
-        source.seek_to(progress.source)
-    return _next_ranges(source, copy, cores)
+    with classified():
+        if source.reads_chunks:
+            declared = connector.snapshot.incremental.chunks_per_commit
+            return _next_chunks(connector, source, copy, progress, declared or chunks, cores)
+        if progress.source is not None:
+            source.seek_to(progress.source)
+        return _next_ranges(source, copy, cores)
 
 
 def _rows_of(
