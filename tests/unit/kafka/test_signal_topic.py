@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -141,8 +142,7 @@ def test_what_is_read_of_a_flood_is_kept_and_the_next_job_reads_on(listening: Li
     while True:
         jobs += 1
         listening.restart()
-        clock = iter(range(100_000))
-        listening.channel._clock = lambda clock=clock: float(next(clock) // 20)
+        listening.channel._clock = partial(next, (call / 20 for call in range(100_000)))
         if listening.ids() == ["own"]:
             break
         assert listening.position is not None
