@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import Reception, SignalState, received
-from airflow_cdc_provider.jobs.signals import logged_message
+from airflow_cdc_provider.jobs.signals import _fitting, logged_message
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
 from airflow_cdc_provider.signals import payloads
@@ -490,6 +490,12 @@ def test_a_reception_of_a_topic_is_bounded() -> None:
         first = channel.receive()
     assert sum(isinstance(one, Signal) for one in first) <= MOST_BYTES_AT_ONCE // len(_LONG)
     assert channel.receive() == first, "the others wait"
+
+
+def test_a_reception_of_documents_is_bounded() -> None:
+    assert _fitting([LARGEST_BYTES] * 1_001) == MOST_BYTES_AT_ONCE // LARGEST_BYTES
+    assert _fitting([0] * 1_001) == MOST_AT_ONCE
+    assert _fitting([]) == 0
 
 
 def test_the_patterns_of_all_conditions_and_of_a_flood_are_bounded() -> None:
