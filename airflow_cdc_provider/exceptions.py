@@ -156,6 +156,23 @@ def from_extra(extra: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def classified() -> Iterator[None]:
+    """Give errors of a source's own code a class here, since their text may quote a filter of a signal.
+
+    Errors of the system stay: their text is the system's.
+
+    Raises:
+        CdcError: The error, or one with its text.
+    """
+    try:
+        yield
+    except (CdcError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise CdcError(f"{type(error).__name__}: {error}") from error
+
+
 class TransientError(CdcError):
     """The same call may succeed later: an unavailable server, a lost connection."""
 

@@ -29,7 +29,7 @@ _PART: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _UNTRUSTED_CHARACTERS: Final = 1_000
-_UNTRUSTED_BYTES: Final = 1 << 20
+_UNTRUSTED_BYTES: Final = 1 << 18
 """Memory of one pattern of a signal, most of it for states that RE2 keeps while it matches."""
 
 
