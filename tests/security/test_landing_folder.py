@@ -52,7 +52,7 @@ from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.bounded import bounded
 from tests.security.hostile_files import IRREGULAR, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
-from tests.unit.sources.cassandra.test_capture import EVERYTHING, TABLES, keys, sections_of
+from tests.unit.sources.cassandra.numbered_writes import EVERYTHING, TABLES, keys, sections_of
 from tests.unit.transfer.nodes import Node, chunked, noise, whole
 
 GOOD, BAD, LATER = 1795247392874, 1795247392875, 1795247392876

@@ -123,7 +123,8 @@ def by_workers(cluster: Cluster) -> None:
 
 def by_mount(cluster: Cluster) -> None:
     for host_id in NODES:
-        (cluster.landing / host_id).symlink_to(cluster.cdc_raw(host_id))
+        mounted = cluster.cdc_raw(host_id).rename(cluster.landing / host_id)
+        cluster.cdc_raw(host_id).symlink_to(mounted)  # a mount is a folder at both places
 
 
 def by_sidecars(cluster: Cluster) -> None:

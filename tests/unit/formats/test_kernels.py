@@ -43,8 +43,8 @@ def package(tmp_path: Path) -> Path:
     (root / "formats").mkdir(parents=True)
     for folder in (root, root / "formats"):
         (folder / "__init__.py").touch()
-    for module in ("formats/kernels.py", "trusted_paths.py", "exceptions.py"):
-        shutil.copy(PACKAGE / module, root / module)
+    for file in kernels._with_imports(PACKAGE / "formats" / "kernels.py"):
+        shutil.copy(file, root / file.relative_to(PACKAGE))
     (root / "caller.py").write_text(CALLER)
     (root / "callee.py").write_text(CALLEE.format(1))
     return root

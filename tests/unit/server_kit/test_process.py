@@ -93,11 +93,12 @@ def test_nothing_outlives_a_keeper_but_what_left_the_server(folder: Path) -> Non
 
 @pytest.mark.parametrize("script", [f"{ESCAPED} echo no place; exit 3", f"{ESCAPED} exec sleep 600"])
 def test_a_start_that_failed_leaves_nothing(folder: Path, script: str) -> None:
+    others = below(os.getpid())
     one = started(folder, script)
     seen: set[int] = set()
 
     def ready() -> bool:
-        seen.update(below(os.getpid()))
+        seen.update(below(os.getpid()) - others)
         return False
 
     with pytest.raises(ConfigurationError, match=r"exit code 3|no answer after"):

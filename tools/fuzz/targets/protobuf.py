@@ -24,8 +24,8 @@ from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
 from airflow_cdc_provider.sources.debezium.converters import WRONG_SCHEMAS, TextConverter
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
+from tests.unit.sources.debezium.every_protobuf_type import EVERYTHING
 from tests.unit.sources.debezium.registry_writers import Registered, head
-from tests.unit.sources.debezium.test_protobuf import EVERYTHING
 from tools.fuzz.choices import Choices, chunk
 from tools.fuzz.targets.topics import framed, is_json, take
 

@@ -53,7 +53,7 @@ from tests.unit.sources.scylla.logged import (
     table_schema,
 )
 from tests.unit.sources.scylla.random_log_rows import random_changes
-from tests.unit.sources.scylla.test_reader import TABLE
+from tests.unit.sources.scylla.small_log import TABLE
 from tools.fuzz.choices import Choices
 
 _NOW: Final = 1_700_000_010

@@ -43,6 +43,7 @@ from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from airflow_cdc_provider.sources.vitess.snapshot import SnapshotRange, _Copy, _Progress
 from airflow_cdc_provider.sources.vitess.vgtid_text import unread_vgtids, vgtid_text, vgtid_texts
 from airflow_cdc_provider.sources.vitess.wire import BrokenMessage
+from tests.unit.sources.vitess.alters import ALTERS
 from tests.unit.sources.vitess.fake_vtgate import (
     event,
     fields,
@@ -55,7 +56,6 @@ from tests.unit.sources.vitess.fake_vtgate import (
 )
 from tests.unit.sources.vitess.record_builders import batch, changed, ran, row, seen
 from tests.unit.sources.vitess.record_builders import fields as typed_fields
-from tests.unit.sources.vitess.test_ddl import test_effects_of_an_alter_on_stored_values_are_parsed as alters
 from tools.fuzz.choices import Choices, chunk
 
 _SHARDS: Final = ("-80", "80-", "0", "-40", "40-80")
@@ -333,8 +333,7 @@ def _image(choices: Choices) -> list[str] | None:
 def seeds() -> Iterator[bytes]:
     """Yield statements, recorded messages, and random choices."""
     names = [part.__name__ for part in PARTS]
-    (marks,) = [one for one in alters.pytestmark if one.name == "parametrize"]  # type: ignore[attr-defined]
-    for words, _ in marks.args[1]:
+    for words, _ in ALTERS:
         yield bytes([names.index("ddl")]) + f"alter table t {words}".encode()
     yield bytes([names.index("ddl")]) + b"RENAME TABLE `t` TO `_vt_hld_1`, shop.`u` TO shop.`t`"
     yield bytes([names.index("ddl")]) + b"create table t (id int) /*!80023 x */"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,41 +22,21 @@ from airflow_cdc_provider.sources.cassandra.capture import (
     lag,
     plan_segments,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.payload import Position
 from airflow_cdc_provider.sources.cassandra.position import read_offset
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.contract import Offset, ReadLimit
-from tests.oracles.cassandra_read_path import Cell, Liveness, Row
 from tests.unit.sources.cassandra.commit_logs import (
     HEADER_BYTES,
-    UpdateWriter,
-    mutation,
     put_index,
     put_segment,
     segment,
 )
-from tests.unit.sources.cassandra.recordings import of_kind, places, read_all
+from tests.unit.sources.cassandra.numbered_writes import EVERYTHING, TABLES, keys, sections_of
+from tests.unit.sources.cassandra.recordings import places, read_all
 from tests.unit.sources.cassandra.updates import PLAIN
 
 HOST = "host-a"
-TABLES = log_tables([PLAIN], {PLAIN.full_name})
-EVERYTHING = ReadLimit(bytes=1 << 40)
-
-
-def write(number: int) -> bytes:
-    """A mutation that is distinguishable from others."""
-    row = Row(Liveness(number + 1), None, b"", (Cell(1, number + 1, number.to_bytes(4, "big")),))
-    return mutation(UpdateWriter(PLAIN).write(number.to_bytes(4, "big"), [row]))
-
-
-def sections_of(first: int, *counts: int) -> list[list[bytes]]:
-    """Sections of some writes each, numbered on from ``first``."""
-    found, number = [], first
-    for count in counts:
-        found.append([write(number + i) for i in range(count)])
-        number += count
-    return found
 
 
 def ends_of(data_sections: Sequence[Sequence[bytes]]) -> list[int]:
@@ -67,13 +46,6 @@ def ends_of(data_sections: Sequence[Sequence[bytes]]) -> list[int]:
         at += 8 + sum(len(m) + 12 for m in mutations)
         found.append(at)
     return found
-
-
-def keys(records: pa.Table) -> list[int]:
-    """The numbers of the writes."""
-    if records.num_rows == 0:
-        return []
-    return [int.from_bytes(key, "big") for key in of_kind(records, CHANGE)["key"].to_pylist()]
 
 
 @pytest.fixture

@@ -15,32 +15,18 @@ from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.sources.contract import ReadMetrics
-from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.scylla.capture import GroupRead, LogPart
-from airflow_cdc_provider.sources.scylla.log_options import CdcOption
 from airflow_cdc_provider.sources.scylla.quarantine import QuarantineReader, payload_rows
 from airflow_cdc_provider.sources.scylla.reader import LogReader, LogReads
-from airflow_cdc_provider.sources.scylla.schema_history import LoggedTable, log_tables, schema_columns
+from airflow_cdc_provider.sources.scylla.schema_history import schema_columns
 from airflow_cdc_provider.sources.scylla.stream_ids import first_time
 from airflow_cdc_provider.sources.scylla.throttle import RetryPauses
 from tests.unit.sources.scylla.fake_session import FakeSession, Rows
+from tests.unit.sources.scylla.small_log import TABLE
 
-SCHEMA = """
-CREATE TABLE s.t (k int PRIMARY KEY, v int);
-CREATE TABLE s.t_scylla_cdc_log (
-    "cdc$stream_id" blob, "cdc$time" timeuuid, "cdc$batch_seq_no" int, "cdc$operation" tinyint,
-    "cdc$ttl" bigint, "cdc$end_of_batch" boolean, k int, v int, "cdc$deleted_v" boolean,
-    PRIMARY KEY ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no")
-);
-"""
 BEGIN_US, END_US = 1_000_000, 2_000_000
 
 
-def logged_table() -> LoggedTable:
-    return log_tables(parse_cql(SCHEMA), {"s.t": CdcOption(enabled=True, ttl_seconds=60)})["s.t"]
-
-
-TABLE = logged_table()
 LOG_COLUMNS = [name for name, _ in TABLE.columns if not name.startswith("ttl(")]
 
 
