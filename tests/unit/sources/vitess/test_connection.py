@@ -232,6 +232,11 @@ def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> N
         ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", StaleTabletSchema),
         ("UNKNOWN", "failed to reload schema after DDL encountered in stream", StaleTabletSchema),
         ("RESOURCE_EXHAUSTED", "Received message larger than max (5 vs. 4)", ConfigurationError),
+        (
+            "RESOURCE_EXHAUSTED",
+            "rpc error: grpc: trying to send message larger than max (17 vs. 16)",
+            ConfigurationError,
+        ),
         ("INTERNAL", "could not decode position rubbish", ConfigurationError),
         ("UNKNOWN", "table nosuch is not present in the database", ConfigurationError),
         ("UNKNOWN", "Query was empty: failed to build table replication plan", ConfigurationError),
