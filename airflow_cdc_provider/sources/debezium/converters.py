@@ -35,12 +35,20 @@ BAD_SCHEMA: Final = 5
 """Only the schema of rows is invalid: a fault only if the message has a row."""
 WRONG_SCHEMA: Final = 6
 LARGE: Final = 7
+DENIED_ID: Final = 8
+UNREADABLE_ID: Final = 9
+NOT_LOOKED_UP: Final = 10
 FAULTS: Final[Mapping[int, str]] = {
     NO_JSON: "MALFORMED: the message is not a JSON object",
     UNFRAMED: "NOT-FRAMED: the message doesn't start with a zero byte and a schema id; see "
     "source.key_converter and value_converter",
     BROKEN: "MALFORMED: the message doesn't match its schema",
     UNKNOWN_ID: "UNKNOWN-SCHEMA: the registry has no schema with the message's id",
+    DENIED_ID: "UNKNOWN-SCHEMA: the registry denies access to the schema with the message's id",
+    UNREADABLE_ID: "UNKNOWN-SCHEMA: the registry answers for other schemas, but for the message's id its answer "
+    "is an error, too large or malformed",
+    NOT_LOOKED_UP: "UNKNOWN-SCHEMA: the message's id was not looked up, because too many messages of the topic "
+    "have other ids",
     BAD_SCHEMA: "BAD-SCHEMA: the message's schema is not a Kafka Connect schema",
     WRONG_SCHEMA: "BAD-SCHEMA: the registry's schema is of another converter, or has no columns",
     LARGE: f"TOO-LARGE: the JSON of the message exceeds {MOST_BYTES >> 20} MiB, or is disproportionately "

@@ -20,9 +20,9 @@ stays quarantined, for a reason that isn't retried.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from airflow_cdc_provider.changes.record import QUARANTINE, SCHEMA
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.kafka.consumer import MessageRange
-from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
@@ -54,7 +54,8 @@ class UnknownSchemaReader:
     """Retries records of kind ``quarantine``. Picklable: each task starts with fresh state.
 
     Args:
-        reader: Reads messages; its registry is queried once per id, and not at all after a failure.
+        reader: Reads messages; its registry is queried once per id, for a bounded number of ids of each topic,
+            and not at all after a failure.
         partitions: Number of partitions by topic.
         given_up_before_us: Records captured before this are given up if their schema is still unknown, µs
             since 1970; 0 for none.
@@ -105,9 +106,12 @@ class UnknownSchemaReader:
         return reader
 
     @cached_property
-    def _converters(self) -> tuple[Converter, Converter]:
-        """The converters of keys and values; schemas are compiled once."""
-        return self._task_reader.converters()
+    def _converters(self) -> Callable[[str], tuple[Converter, Converter]]:
+        """Return the converters of a topic's keys and values, which compile schemas once.
+
+        Each topic has its own, because the lookups of each are bounded.
+        """
+        return lru_cache(maxsize=None)(lambda topic: self._task_reader.converters())
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the state of a task: the next one queries the registry again."""
@@ -127,7 +131,7 @@ class UnknownSchemaReader:
             captured_us=0,
         )
         feed = reader.feed(part)
-        keys, values = self._converters
+        keys, values = self._converters(topic)
         feed = replace(
             feed, strict=False, is_late=True, key_converter=_UnreadKeys(keys), value_converter=values
         )
@@ -182,7 +186,7 @@ class _RegistryUntilFailure:
         self._registry = registry
         self.failed = False
 
-    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+    def schema_of(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
         """Return a schema, None if there is none, or after a failure."""
         if self.failed:
             return None
