@@ -31,7 +31,7 @@ from airflow_cdc_provider.events.encoder import ConverterName, Converters, encod
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, FramedConverter, JsonConverter
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchemas, read_messages
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from benchmarks.bench_event_formats import envelope
 
@@ -93,7 +93,7 @@ def ours(messages: Messages, feed: Feed) -> Callable[[], pa.RecordBatch]:
     """Return what makes records."""
 
     def run() -> pa.RecordBatch:
-        return read_messages(messages, feed, {("shop.orders", "shop.orders", "")}, Counter())
+        return read_messages(messages, feed, RecordedSchemas(), Counter())
 
     return run
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,7 +38,7 @@ from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
-from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchema
+from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchemas
 from airflow_cdc_provider.sources.debezium.registered import Registered
 
 log = logger(__name__)
@@ -77,7 +78,7 @@ class UnknownSchemaReader:
         retried = retried.append_column("epoch", pc.binary_slice(retried["position"], 0, 4))
         retried = retried.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
         of_epochs = retried.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
-        seen: set[RecordedSchema] = set()
+        seen = RecordedSchemas(self.reader.known)
         first = 0
         for count in of_epochs["count_all"].to_pylist():
             of_epoch = retried.slice(first, count).to_batches()[0]
@@ -117,7 +118,7 @@ class UnknownSchemaReader:
         """Omit the state of a task: the next one queries the registry again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def _read(self, records: pa.RecordBatch, seen: set[RecordedSchema]) -> Iterator[pa.RecordBatch]:
+    def _read(self, records: pa.RecordBatch, seen: RecordedSchemas) -> Iterator[pa.RecordBatch]:
         """Retry the records of one epoch of a partition, in order."""
         reader = self._task_reader
         topic, partition = partition_of(records["origin"][0].as_py())
@@ -136,7 +137,8 @@ class UnknownSchemaReader:
             feed, strict=False, is_late=True, key_converter=_UnreadKeys(keys), value_converter=values
         )
         times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
-        messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
+        too_large = np.zeros(len(offsets), np.bool_)
+        messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy(), too_large)
         yield from read_parted(messages, feed, seen, Counter())
 
 

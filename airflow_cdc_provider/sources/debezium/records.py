@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,7 @@ from airflow_cdc_provider.formats.json_text import ABSENT, NULL, OBJECT
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
-from airflow_cdc_provider.sources.debezium.decode import operations_of
+from airflow_cdc_provider.sources.debezium.decode import OTHER_TOPIC, operations_of
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.position import (
@@ -45,6 +46,13 @@ from airflow_cdc_provider.sources.debezium.position import (
     origin_of,
 )
 from airflow_cdc_provider.sources.debezium.values import show_plain
+
+MOST_SCHEMAS: Final = 1_000
+"""Most schemas of a table in a topic."""
+_MOST_TABLE_BYTES: Final = 8 << 20
+_MOST_TOPIC_BYTES: Final = 64 << 20
+_RECORD_BYTES: Final = 1_000
+"""What a record takes beyond its schema."""
 
 _SOUND: Final = 0
 _HEARTBEAT: Final = 1
@@ -68,6 +76,9 @@ _NO_TABLE: Final = 12
 _TRUNCATE: Final = 13
 _LATE_TRUNCATE: Final = 14
 _ENVELOPE: Final = 15
+_TOO_LARGE: Final = 16
+_OTHER_TOPIC: Final = 17
+_TOO_MANY_SCHEMAS: Final = 18
 _FIRST_FAULT: Final = _NO_ENVELOPE
 _OF_CONVERTERS: Final = 20
 """Offset of the faults of converters: this number plus the converter's fault."""
@@ -82,11 +93,53 @@ _REASONS: Final[Mapping[int, str]] = {
     "only be in the mirror by now, so the mirror is not truncated; see docs/source-debezium.md",
     _ENVELOPE: "ENVELOPE: the value is a Debezium envelope, not a row; source.envelope: debezium reads "
     "envelopes",
+    _TOO_LARGE: "TOO-LARGE: key and value exceed source.advanced.max_message_bytes; they are only in the topic",
+    _OTHER_TOPIC: OTHER_TOPIC,
+    _TOO_MANY_SCHEMAS: f"TOO-MANY-SCHEMAS: a table has at most {MOST_SCHEMAS:,} schemas, of together "
+    f"{_MOST_TABLE_BYTES >> 20} MiB, and a topic {_MOST_TOPIC_BYTES >> 20} MiB; a quarter of that at once",
 }
 
 
 RecordedSchema = tuple[str, str, str]
 """Topic, table and name of a schema."""
+
+
+class RecordedSchemas:
+    """What is recorded, and what a reader adds to it: bounded, because each run's driver reads all of it.
+
+    Args:
+        known: The bytes of each recorded schema.
+    """
+
+    def __init__(self, known: Mapping[RecordedSchema, int] = MappingProxyType({})) -> None:
+        self._names = set(known)
+        self._counts = Counter((topic, table) for topic, table, _ in known)
+        self._bytes: Counter[tuple[str, ...]] = Counter()
+        self._added: Counter[tuple[str, ...]] = Counter()
+        for (topic, table, _), size in known.items():
+            self._bytes[topic,] += size + _RECORD_BYTES
+            self._bytes[topic, table] += size + _RECORD_BYTES
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a schema is recorded."""
+        return name in self._names
+
+    def add(self, name: RecordedSchema, size: int) -> bool:
+        """Add a schema of some bytes; return False, without adding it, if there are too many."""
+        topic, table, _ = name
+        limits = {(topic,): _MOST_TOPIC_BYTES, (topic, table): _MOST_TABLE_BYTES}
+        size += _RECORD_BYTES + len(table)
+        if self._counts[topic, table] >= MOST_SCHEMAS or any(
+            self._bytes[one] + size > most or self._added[one] + size > most // 4
+            for one, most in limits.items()
+        ):
+            return False
+        self._names.add(name)
+        self._counts[topic, table] += 1
+        for one in limits:
+            self._bytes[one] += size
+            self._added[one] += size
+        return True
 
 
 @dataclass(frozen=True)
@@ -99,12 +152,14 @@ class Messages:
         offsets: Offset of each message.
         times_ms: Timestamp of each message, by producer or broker, milliseconds since 1970; negative for
             none.
+        too_large: Which ones are too large; their keys and values are null here.
     """
 
     keys: pa.Array
     values: pa.Array
     offsets: Ints
     times_ms: Ints
+    too_large: Flags
 
     def slice(self, start: int, count: int | None = None) -> Messages:
         """Return ``count`` messages from ``start`` on."""
@@ -114,6 +169,7 @@ class Messages:
             self.values.slice(start, count),
             self.offsets[start:end],
             self.times_ms[start:end],
+            self.too_large[start:end],
         )
 
 
@@ -131,7 +187,7 @@ class Feed:
         is_only: Whether the topic has no other partition.
         strict: Whether to raise an error instead of quarantining a message.
         selects: Returns whether a table is captured.
-        known: Topics, tables and schema names that are already recorded.
+        owners: The topic of each table that has recorded rows.
         key_converter: Reads keys.
         value_converter: Reads values.
         takes_envelopes: Whether unwrapped values may be envelopes, which the caller unwraps.
@@ -147,7 +203,7 @@ class Feed:
     is_only: bool
     strict: bool
     selects: Callable[[str], bool]
-    known: frozenset[RecordedSchema] = frozenset()
+    owners: Mapping[str, str] = field(default_factory=dict)
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
     takes_envelopes: bool = False
@@ -160,14 +216,14 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[RecordedSchema], skipped: Counter[tuple[str, str]]
+    messages: Messages, feed: Feed, seen: RecordedSchemas, skipped: Counter[tuple[str, str]]
 ) -> pa.RecordBatch:
     """Convert messages to records.
 
     Args:
         messages: In the order of their offsets.
         feed: The feed of the messages.
-        seen: What is recorded, as in ``feed.known``; what is newly recorded is added.
+        seen: What is recorded; what is newly recorded is added.
         skipped: Skipped messages are counted here.
 
     Returns:
@@ -178,7 +234,7 @@ def read_messages(
         OverflowError: The messages are too large to be read together; nothing is counted.
     """
     values = feed.value_converter.values(messages.values, unwrapped=feed.unwrapped)
-    data, bodies, names = values.data, values.spans, values.names
+    data, bodies = values.data, values.spans
     members = members_of(data, bodies)
     keys, key_faults = feed.key_converter.keys(messages.keys)
     tables = _tables(members, feed)
@@ -207,6 +263,11 @@ def read_messages(
     elif feed.is_late:
         # As the newest truncate it would delete newer rows that are only in the mirror by now.
         outcome[truncates] = _LATE_TRUNCATE
+    outcome[(outcome == _SOUND) & _of_other_topics(tables, feed)] = _OTHER_TOPIC
+    outcome[messages.too_large] = _TOO_LARGE
+    rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
+    schemas, refused = _schemas(feed, messages, tables, values, rows, seen)
+    outcome[refused] = _TOO_MANY_SCHEMAS
     quarantined = outcome >= _FIRST_FAULT
     if feed.strict and quarantined.any():
         first = int(quarantined.argmax())
@@ -230,8 +291,7 @@ def read_messages(
         reasons=_reasons(values, outcome, messages, feed),
         payload=pc.if_else(pa.array(quarantined), messages.values, payload),
     ).take(pa.array(np.flatnonzero((outcome == _SOUND) | quarantined)))
-    rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
-    return _concat([records, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
+    return _concat([records, *schemas])
 
 
 def _without_row(members: Members, letters: Bytes, keys: pa.Array, feed: Feed) -> Ints:
@@ -285,10 +345,18 @@ def _filled(texts: pa.Array) -> pa.Array:
 
 
 def _selected(tables: pa.Array, feed: Feed) -> Flags:
+    return _of_names(tables, feed.selects)
+
+
+def _of_other_topics(tables: pa.Array, feed: Feed) -> Flags:
+    return _of_names(tables, lambda table: feed.owners.get(table, feed.topic) != feed.topic)
+
+
+def _of_names(tables: pa.Array, fits: Callable[[str], bool]) -> Flags:
+    """Return whether each table fits; for null, any value."""
     distinct = pc.dictionary_encode(tables)
-    selects = np.array([feed.selects(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
-    numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    found: Flags = selects[numbers]
+    fitting = np.array([fits(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
+    found: Flags = fitting[distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     return found
 
 
@@ -371,27 +439,32 @@ def _schemas(
     feed: Feed,
     messages: Messages,
     tables: pa.Array,
-    names: pa.Array,
-    texts: Mapping[str, bytes],
+    values: Values,
     rows: Ints,
-    seen: set[RecordedSchema],
-) -> list[pa.RecordBatch]:
-    """Build a record of each new schema, after the first message with it."""
+    seen: RecordedSchemas,
+) -> tuple[list[pa.RecordBatch], Ints]:
+    """Build a record of each new schema, after the first message with it; return the rows beyond the most."""
     chosen = pa.array(rows)
-    both = pa.table({"table": tables.take(chosen), "name": names.take(chosen), "row": chosen})
+    both = pa.table({"table": tables.take(chosen), "name": values.names.take(chosen), "row": chosen})
     first = both.group_by(["table", "name"]).aggregate([("row", "min")]).to_pylist()
-    records = []
+    records, refused = [], []
     for one in sorted(first, key=lambda found: found["row_min"]):
         recorded = (feed.topic, one["table"], one["name"])
-        if recorded in seen or recorded in feed.known:
+        if recorded in seen:
             continue
-        seen.add(recorded)
         row = one["row_min"]
+        text = values.schemas.get(one["name"], b"")
+        if not seen.add(recorded, len(text)):
+            refused.append(f"{one['table']} {one['name']}")
+            continue
         at = encode_position(feed.epoch, int(messages.offsets[row])) + AFTER_MESSAGE
-        text = texts.get(one["name"], b"")
         time_ms = int(messages.times_ms[row])
         records.append(_one(feed, one["table"], record.SCHEMA, feed.origin, at, time_ms, one["name"], text))
-    return records
+    if not refused:
+        return records, rows[:0]
+    named = pc.binary_join_element_wise(both["table"], both["name"], " ")
+    beyond = pc.is_in(named, value_set=pa.array(refused)).to_numpy()
+    return records, rows[beyond]
 
 
 def _one(
