@@ -70,6 +70,7 @@ def main() -> None:
             made["value"].cast(pa.binary()),
             np.arange(made.num_rows),
             np.full(made.num_rows, 1_700_000_000_000),
+            np.zeros(made.num_rows, np.bool_),
         )
         records = ours(messages, feed_of(name, memory))
         if name == "avro":
@@ -85,7 +86,7 @@ def feed_of(name: ConverterName, memory: Memory) -> Feed:
     if name in ("avro", "protobuf", "json_schema"):
         converter = FramedConverter(RegisteredSchemas(memory, name))
     return Feed(
-        "shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, frozenset(), converter, converter
+        "shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, {}, converter, converter
     )
 
 

@@ -45,10 +45,10 @@ FAULTS: Final[Mapping[int, str]] = {
     BROKEN: "MALFORMED: the message doesn't match its schema",
     UNKNOWN_ID: "UNKNOWN-SCHEMA: the registry has no schema with the message's id",
     DENIED_ID: "UNKNOWN-SCHEMA: the registry denies access to the schema with the message's id",
-    UNREADABLE_ID: "UNKNOWN-SCHEMA: the registry answers for other schemas, but for the message's id its answer "
-    "is an error, too large or malformed",
-    NOT_LOOKED_UP: "UNKNOWN-SCHEMA: the message's id was not looked up, because too many messages of the topic "
-    "have other ids",
+    UNREADABLE_ID: "UNKNOWN-SCHEMA: the registry answers for other schemas, but its answer for the message's "
+    "id is an error, too large or malformed",
+    NOT_LOOKED_UP: "UNKNOWN-SCHEMA: the message's id was not looked up, because messages of the topic have "
+    "too many other ids",
     BAD_SCHEMA: "BAD-SCHEMA: the message's schema is not a Kafka Connect schema, or is larger than 1 MiB",
     WRONG_SCHEMA: "BAD-SCHEMA: the registry's schema is of another converter, or has no columns",
     LARGE: f"TOO-LARGE: the JSON of the message exceeds {MOST_BYTES >> 20} MiB, or is disproportionately "

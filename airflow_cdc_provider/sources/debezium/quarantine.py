@@ -55,8 +55,8 @@ class UnknownSchemaReader:
     """Retries records of kind ``quarantine``. Picklable: each task starts with fresh state.
 
     Args:
-        reader: Reads messages; its registry is queried once per id, for a bounded number of ids of each topic,
-            and not at all after a failure.
+        reader: Reads messages; its registry is queried once per id, for a bounded number of ids of each
+            topic, and not at all after a failure.
         partitions: Number of partitions by topic.
         given_up_before_us: Records captured before this are given up if their schema is still unknown, µs
             since 1970; 0 for none.

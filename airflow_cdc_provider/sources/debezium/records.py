@@ -93,7 +93,7 @@ _REASONS: Final[Mapping[int, str]] = {
     "only be in the mirror by now, so the mirror is not truncated; see docs/source-debezium.md",
     _ENVELOPE: "ENVELOPE: the value is a Debezium envelope, not a row; source.envelope: debezium reads "
     "envelopes",
-    _TOO_LARGE: "TOO-LARGE: key and value exceed source.advanced.max_message_bytes; they are only in the topic",
+    _TOO_LARGE: "TOO-LARGE: key and value exceed source.advanced.max_message_bytes; only the topic has them",
     _OTHER_TOPIC: OTHER_TOPIC,
     _TOO_MANY_SCHEMAS: f"TOO-MANY-SCHEMAS: a table has at most {MOST_SCHEMAS:,} schemas, of together "
     f"{_MOST_TABLE_BYTES >> 20} MiB, and a topic {_MOST_TOPIC_BYTES >> 20} MiB; a quarter of that at once",

@@ -89,11 +89,11 @@ def failure(doing: str, code: str, details: str) -> CdcError:
     if _TOO_LARGE.search(text):
         return ConfigurationError(
             f"{doing}: a message is larger than allowed; the error doesn't name its table",
-            expected="rows, with their state before a change, within max_message_bytes (17 MiB by default) and "
-            "within --grpc-max-message-size (16 MiB) of VTGate and its tablets",
+            expected="rows, with their state before a change, within max_message_bytes (17 MiB by default) "
+            "and within --grpc-max-message-size (16 MiB) of VTGate and its tablets",
             found=found,
-            remedy="raise the limit that the error has: max_message_bytes in the connection's extra or in the "
-            "connector, or the flag of the servers; or exclude the table with the large row",
+            remedy="raise the limit that the error has: max_message_bytes in the connection's extra or in "
+            "the connector, or the flag of the servers; or exclude the table with the large row",
         )
     is_behind = _BEHIND.search(text)
     if is_behind or _UNREADABLE.search(text):
