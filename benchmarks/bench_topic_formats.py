@@ -85,9 +85,7 @@ def feed_of(name: ConverterName, memory: Memory) -> Feed:
     converter: Converter = JsonConverter()
     if name in ("avro", "protobuf", "json_schema"):
         converter = FramedConverter(RegisteredSchemas(memory, name))
-    return Feed(
-        "shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, {}, converter, converter
-    )
+    return Feed("shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, {}, converter, converter)
 
 
 def ours(messages: Messages, feed: Feed) -> Callable[[], pa.RecordBatch]:

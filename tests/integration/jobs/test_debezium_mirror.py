@@ -211,7 +211,7 @@ def test_topics_that_lose_messages_or_are_missing_stop_no_other(
     assert 9 in values("again")
 
 
-def test_a_table_whose_rows_are_in_two_topics_is_refused_and_stops_no_other(
+def test_a_table_whose_rows_are_in_two_topics_has_those_of_the_first(
     spark: SparkSession, run_stage: RunStage, kafka_server: KafkaServer
 ) -> None:
     connector = declaration("two", [r"two[ab]\..*"])

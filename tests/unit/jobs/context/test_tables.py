@@ -66,7 +66,7 @@ def test_tables_that_would_share_a_name_are_refused_and_no_other(
 def test_a_table_that_has_its_mirror_keeps_it_whatever_is_created(kept: str, newcomers: list[str]) -> None:
     for tables in ([kept, *newcomers], [*newcomers, kept]):
         taken, refused = tables_of(["k.good", *tables], {}, "k.good", kept)
-        assert taken == [one for one in ["k.good", *tables] if one == "k.good" or one == kept]
+        assert taken == [one for one in ["k.good", *tables] if one in ("k.good", kept)]
         assert set(refused) == set(newcomers)
 
 
