@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -78,7 +79,7 @@ def avro_row(number: int) -> bytes:
 
 def read(feed: Feed, *pairs: tuple[Any, Any], known: RecordedSchemas | None = None) -> pa.Table:
     return pa.Table.from_batches(
-        read_parted(messages(pairs), feed, known or RecordedSchemas(), Counter()), records.CHANGE_SCHEMA
+        read_parted(messages(pairs), feed, known or RecordedSchemas(), Counter()), CHANGE_SCHEMA
     )
 
 
