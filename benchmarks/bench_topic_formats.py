@@ -31,7 +31,8 @@ from airflow_cdc_provider.events.encoder import ConverterName, Converters, encod
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, FramedConverter, JsonConverter
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchemas, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from benchmarks.bench_event_formats import envelope
 

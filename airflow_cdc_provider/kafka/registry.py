@@ -28,6 +28,7 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
     from_extra,
 )
+from airflow_cdc_provider.kafka.registry_answers import MOST_BYTES, bound_answers
 from airflow_cdc_provider.logs import logger
 
 log = logger(__name__)
@@ -64,12 +65,8 @@ _WAIT_SECONDS: Final = 2.0
 _MOST_WAITED_SECONDS: Final = 30.0
 """Maximum wait for all unknown ids together, so that invalid messages don't block reading."""
 _MOST_REFERENCES: Final = 200
-_MOST_BYTES: Final = 4 << 20
-"""Largest answer, and the most of a schema with all schemas that it refers to."""
 _KEPT_BYTES: Final = 64 << 20
 """Most bytes of schemas that are kept for later messages."""
-_ANSWER_SECONDS: Final = 60.0
-"""Maximum time for the body of an answer, however slowly it arrives."""
 _SHOWN_CHARACTERS: Final = 500
 _NO_SUCH_RIGHT: Final = (401, 403)
 _FORBIDDEN: Final = 403
@@ -391,7 +388,7 @@ class Registry:
             if not isinstance(one.name, str) or not isinstance(own.schema_str, str):
                 raise ValueError("a reference without a name or a schema")
             found[one.name] = own.schema_str
-            if sum(map(len, found.values())) > _MOST_BYTES:
+            if sum(map(len, found.values())) > MOST_BYTES:
                 raise ValueError("schemas that are too large")
             self._add_references(client, own.references or (), found)
             found[one.name] = found.pop(one.name)
@@ -435,7 +432,7 @@ class Registry:
                 self._client = SchemaRegistryClient(
                     {**retries, **self.settings.client, "url": urls[self._url]}
                 )
-                _bound_answers(self._client)
+                bound_answers(self._client)
             except (ValueError, TypeError, OSError) as error:
                 # The message has names and types of settings, or a file, but never a secret's value.
                 names = ", ".join(sorted(set(self.settings.client) - {"timeout"}))
@@ -485,38 +482,6 @@ class Registry:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the connection."""
         return {**self.__dict__, "_client": None}
-
-
-def _bound_answers(client: Any) -> None:
-    """Let a client give up an answer that is too large, compressed, or takes too long.
-
-    The client has no setting for it, so this uses the HTTP session in it.
-    """
-    from confluent_kafka.schema_registry.common._httpx_compat import httpx
-
-    class Bounded(httpx.SyncByteStream):
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        def __iter__(self) -> Iterator[bytes]:
-            end, left = time.monotonic() + _ANSWER_SECONDS, _MOST_BYTES
-            for piece in self._stream:
-                left -= len(piece)
-                if left < 0 or time.monotonic() > end:
-                    raise ValueError("an answer that is too large or too slow")
-                yield piece
-
-        def close(self) -> None:
-            self._stream.close()
-
-    def bound(response: Any) -> None:
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise ValueError("a compressed answer, which wasn't requested")
-        response.stream = Bounded(response.stream)
-
-    session = client._rest_client.session
-    session.headers["Accept-Encoding"] = "identity"
-    session.event_hooks = {"response": [bound]}
 
 
 def _waits(seconds: float) -> Iterator[float]:

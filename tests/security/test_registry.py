@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.kafka import registry as registries
+from airflow_cdc_provider.kafka import registry_answers
 from airflow_cdc_provider.kafka.registry import (
     RegisteredSchema,
     Registry,
@@ -113,7 +113,7 @@ def serving() -> Iterator[Callable[[Answer], RegistrySettings]]:
 def test_an_answer_takes_bounded_time_and_memory(
     serving: Callable[[Answer], RegistrySettings], answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(registry_answers, "_ANSWER_SECONDS", 0.5)
     registry = Registry(serving(answer), sleep=lambda seconds: None)
     started = time.monotonic()
     with (
@@ -167,7 +167,7 @@ FAULTS = [
 def test_a_fault_of_one_schema_is_one_of_its_messages_alone(
     serving: Callable[[Answer], RegistrySettings], fault: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(registry_answers, "_ANSWER_SECONDS", 0.2)
     settings = serving(by_path(_7=fault, _1=endless, _8=SOUND, others=UNKNOWN))
     for ids in ((7, 8), (8, 7)):
         registry = Registry(settings, lambda seconds: None, RetryTimeouts(0))

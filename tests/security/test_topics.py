@@ -20,12 +20,12 @@ from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSche
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
 from airflow_cdc_provider.sources.contract import ReadMetrics
-from airflow_cdc_provider.sources.debezium import records
 from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.quarantine import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted
-from airflow_cdc_provider.sources.debezium.records import Feed, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed
 from airflow_cdc_provider.sources.debezium.registered import MOST_UNREADABLE, RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.schema_history import MOST_COLUMNS, TableRows, owners
 from tests.bounded import bounded
@@ -186,7 +186,7 @@ def test_schemas_of_a_table_and_of_a_topic_are_bounded() -> None:
     other = replace(FEED, table="shop.other")
     assert codes(read(other, ({"id": 1}, schema_of("c7")), known=known)) == {"change": 1, "schema": 1}
 
-    recorded: dict[records.RecordedSchema, int] = {}
+    recorded: dict[RecordedSchema, int] = {}
     batches = 0
     while True:  # each reading may add a part
         large = RecordedSchemas(recorded)

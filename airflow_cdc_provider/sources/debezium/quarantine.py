@@ -38,7 +38,8 @@ from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
-from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Messages
 from airflow_cdc_provider.sources.debezium.registered import Registered
 
 log = logger(__name__)

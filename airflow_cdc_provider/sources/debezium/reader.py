@@ -20,13 +20,8 @@ from airflow_cdc_provider.sources.debezium.converters import (
     TextConverter,
 )
 from airflow_cdc_provider.sources.debezium.options import ConverterName, DebeziumOptions
-from airflow_cdc_provider.sources.debezium.records import (
-    Feed,
-    Messages,
-    RecordedSchema,
-    RecordedSchemas,
-    read_messages,
-)
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.registered import Registered, RegisteredSchemas
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -45,14 +44,8 @@ from airflow_cdc_provider.sources.debezium.position import (
     encode_positions,
     origin_of,
 )
+from airflow_cdc_provider.sources.debezium.recorded_schemas import TOO_MANY_SCHEMAS, RecordedSchemas
 from airflow_cdc_provider.sources.debezium.values import show_plain
-
-MOST_SCHEMAS: Final = 1_000
-"""Most schemas of a table in a topic."""
-_MOST_TABLE_BYTES: Final = 8 << 20
-_MOST_TOPIC_BYTES: Final = 64 << 20
-_RECORD_BYTES: Final = 1_000
-"""What a record takes beyond its schema."""
 
 _SOUND: Final = 0
 _HEARTBEAT: Final = 1
@@ -95,51 +88,8 @@ _REASONS: Final[Mapping[int, str]] = {
     "envelopes",
     _TOO_LARGE: "TOO-LARGE: key and value exceed source.advanced.max_message_bytes; only the topic has them",
     _OTHER_TOPIC: OTHER_TOPIC,
-    _TOO_MANY_SCHEMAS: f"TOO-MANY-SCHEMAS: a table has at most {MOST_SCHEMAS:,} schemas, of together "
-    f"{_MOST_TABLE_BYTES >> 20} MiB, and a topic {_MOST_TOPIC_BYTES >> 20} MiB; a quarter of that at once",
+    _TOO_MANY_SCHEMAS: TOO_MANY_SCHEMAS,
 }
-
-
-RecordedSchema = tuple[str, str, str]
-"""Topic, table and name of a schema."""
-
-
-class RecordedSchemas:
-    """What is recorded, and what a reader adds to it: bounded, because each run's driver reads all of it.
-
-    Args:
-        known: The bytes of each recorded schema.
-    """
-
-    def __init__(self, known: Mapping[RecordedSchema, int] = MappingProxyType({})) -> None:
-        self._names = set(known)
-        self._counts = Counter((topic, table) for topic, table, _ in known)
-        self._bytes: Counter[tuple[str, ...]] = Counter()
-        self._added: Counter[tuple[str, ...]] = Counter()
-        for (topic, table, _), size in known.items():
-            self._bytes[topic,] += size + _RECORD_BYTES
-            self._bytes[topic, table] += size + _RECORD_BYTES
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether a schema is recorded."""
-        return name in self._names
-
-    def add(self, name: RecordedSchema, size: int) -> bool:
-        """Add a schema of some bytes; return False, without adding it, if there are too many."""
-        topic, table, _ = name
-        limits = {(topic,): _MOST_TOPIC_BYTES, (topic, table): _MOST_TABLE_BYTES}
-        size += _RECORD_BYTES + len(table)
-        if self._counts[topic, table] >= MOST_SCHEMAS or any(
-            self._bytes[one] + size > most or self._added[one] + size > most // 4
-            for one, most in limits.items()
-        ):
-            return False
-        self._names.add(name)
-        self._counts[topic, table] += 1
-        for one in limits:
-            self._bytes[one] += size
-            self._added[one] += size
-        return True
 
 
 @dataclass(frozen=True)
@@ -237,34 +187,13 @@ def read_messages(
     data, bodies = values.data, values.spans
     members = members_of(data, bodies)
     keys, key_faults = feed.key_converter.keys(messages.keys)
+    keys = pc.if_else(pa.array(key_faults != converters.SOUND), messages.keys, keys)
     tables = _tables(members, feed)
     letters = operations_of(members)
     tombstones = messages.values.is_null().to_numpy(zero_copy_only=False) | (bodies.kinds == NULL)
-    nameless = tables.is_null().to_numpy(zero_copy_only=False)
-    bad_keys = key_faults != converters.SOUND
-    keys = pc.if_else(pa.array(bad_keys), messages.keys, keys)
-    keyless = keys.is_null().to_numpy(zero_copy_only=False)
-
-    outcome = _without_row(members, letters, keys, feed)
-    outcome[tombstones & (nameless | keyless)] = _TOMBSTONE
-    outcome[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
-    has_fault = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
-    outcome[has_fault] = _OF_CONVERTERS + values.faults[has_fault]
-    outcome[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
-    if not feed.unwrapped:
-        outcome[(outcome == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
-    outcome[(outcome == _SOUND) & nameless] = _NO_TABLE
-    outcome[(outcome == _SOUND) & ~_selected(tables, feed)] = _OTHER_TABLE
-    of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
-    outcome[(outcome == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
-    truncates = (outcome == _SOUND) & (letters == ord("t"))
-    if not feed.is_only:
-        outcome[truncates] = _TRUNCATE
-    elif feed.is_late:
-        # As the newest truncate it would delete newer rows that are only in the mirror by now.
-        outcome[truncates] = _LATE_TRUNCATE
-    outcome[(outcome == _SOUND) & _of_other_topics(tables, feed)] = _OTHER_TOPIC
+    outcome = _outcomes(values, members, tables, keys, key_faults, tombstones, feed)
     outcome[messages.too_large] = _TOO_LARGE
+    truncates = (outcome == _SOUND) & (letters == ord("t"))
     rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
     schemas, refused = _schemas(feed, messages, tables, values, rows, seen)
     outcome[refused] = _TOO_MANY_SCHEMAS
@@ -292,6 +221,42 @@ def read_messages(
         payload=pc.if_else(pa.array(quarantined), messages.values, payload),
     ).take(pa.array(np.flatnonzero((outcome == _SOUND) | quarantined)))
     return _concat([records, *schemas])
+
+
+def _outcomes(
+    values: Values,
+    members: Members,
+    tables: pa.Array,
+    keys: pa.Array,
+    key_faults: Ints,
+    tombstones: Flags,
+    feed: Feed,
+) -> Ints:
+    """Return what becomes of each message."""
+    letters = operations_of(members)
+    nameless = tables.is_null().to_numpy(zero_copy_only=False)
+    keyless = keys.is_null().to_numpy(zero_copy_only=False)
+    bad_keys = key_faults != converters.SOUND
+    outcome = _without_row(members, letters, keys, feed)
+    outcome[tombstones & (nameless | keyless)] = _TOMBSTONE
+    outcome[~tombstones & (values.spans.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
+    has_fault = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
+    outcome[has_fault] = _OF_CONVERTERS + values.faults[has_fault]
+    outcome[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
+    if not feed.unwrapped:
+        outcome[(outcome == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
+    outcome[(outcome == _SOUND) & nameless] = _NO_TABLE
+    outcome[(outcome == _SOUND) & ~_selected(tables, feed)] = _OTHER_TABLE
+    of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
+    outcome[(outcome == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
+    truncates = (outcome == _SOUND) & (letters == ord("t"))
+    if not feed.is_only:
+        outcome[truncates] = _TRUNCATE
+    elif feed.is_late:
+        # As the newest truncate it would delete newer rows that are only in the mirror by now.
+        outcome[truncates] = _LATE_TRUNCATE
+    outcome[(outcome == _SOUND) & _of_other_topics(tables, feed)] = _OTHER_TOPIC
+    return outcome
 
 
 def _without_row(members: Members, letters: Bytes, keys: pa.Array, feed: Feed) -> Ints:

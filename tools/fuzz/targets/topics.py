@@ -11,7 +11,8 @@ from dataclasses import replace
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.debezium.converters import Converter, FramedConverter
 from airflow_cdc_provider.sources.debezium.decode import Form
-from airflow_cdc_provider.sources.debezium.records import RecordedSchemas, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import read_messages
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas, Written
 from airflow_cdc_provider.sources.debezium.states import spellings
 from tests.unit.sources.debezium.debezium_messages import FEED, PLACEHOLDER, Table, messages

@@ -24,7 +24,8 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.cassandra.events.recording import _source
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.debezium.reader import TopicSlice
-from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchemas, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
 from tests.unit.sources.cassandra.events.reread_cluster import RECORDING
 from tests.unit.sources.debezium.registry_writers import Registered
 from tests.unit.sources.lake_records import NOW_NS, cassandra

@@ -18,7 +18,8 @@ from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchemas, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
 

@@ -28,7 +28,7 @@ from airflow_cdc_provider.sources.debezium import avro_json, converters, json_wr
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import LARGE, SOUND, FramedConverter
 from airflow_cdc_provider.sources.debezium.reader import read_parted
-from airflow_cdc_provider.sources.debezium.records import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from tests.unit.sources.debezium.avro_messages import (
     DECIMAL,

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.sources.debezium.records import RecordedSchemas, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import read_messages
 from tests.unit.sources.debezium.debezium_messages import (
     FEED,
     PLACEHOLDER,
