@@ -71,7 +71,7 @@ _SHOWN_CHARACTERS: Final = 500
 _NO_SUCH_RIGHT: Final = (401, 403)
 _FORBIDDEN: Final = 403
 _UNUSED_ID: Final = (1 << 31) - 1
-"""An id that registries don't reach: the answer for it tells whether they answer at all."""
+"""An id that registries don't reach: the answer for it shows whether they answer at all."""
 _LATER: Final = frozenset({408, 425, 429})
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,9 +43,6 @@ from airflow_cdc_provider.sources.debezium.json_members import (
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.position import partition_of
 from airflow_cdc_provider.sources.debezium.states import write_states
-
-if TYPE_CHECKING:
-    from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 
 OLDEST: Final = b""
 """A version that every other contribution of a row supersedes."""
@@ -113,16 +110,23 @@ def of_all_origins(fences: Sequence[Fence], origins: Sequence[str]) -> list[Fenc
     ]
 
 
-def decode(changes: pa.RecordBatch, form: Form, rows: TableRows, fences: Sequence[Fence]) -> Decoded:
+def decode(
+    changes: pa.RecordBatch,
+    form: Form,
+    schemas: Container[str],
+    fences: Sequence[Fence],
+    topic: str = "",
+) -> Decoded:
     """Decode changes of kind ``change``; records of other kinds are skipped.
 
     Args:
         changes: Batch of ``CHANGE_SCHEMA``, all of one table.
         form: The format of rows in values.
-        rows: The table's topic, and its schemas.
+        schemas: Names of all known schemas.
         fences: The fences of the table.
+        topic: The topic of the table; empty for any.
     """
-    action, texts = _actions(changes, form, rows)
+    action, texts = _actions(changes, form, schemas, topic)
     puts = np.flatnonzero(action == _PUT)
     documents = texts.take(pa.array(puts))
     _, found = read_values(documents)
@@ -172,7 +176,9 @@ def decode(changes: pa.RecordBatch, form: Form, rows: TableRows, fences: Sequenc
     )
 
 
-def _actions(changes: pa.RecordBatch, form: Form, rows: TableRows) -> tuple[Ints, pa.Array]:
+def _actions(
+    changes: pa.RecordBatch, form: Form, schemas: Container[str], topic: str
+) -> tuple[Ints, pa.Array]:
     """Return what becomes of each change, and the texts of their rows."""
     payload = changes.column("payload")
     selected = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
@@ -185,10 +191,11 @@ def _actions(changes: pa.RecordBatch, form: Form, rows: TableRows) -> tuple[Ints
     texts = _texts(data, after)
     action[(action == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
     names = changes.column("schema_id").fill_null(NO_SCHEMA)
-    action[(action == _PUT) & ~_known(names, rows.schemas)] = _NO_SCHEMA
+    action[(action == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
     no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
     action[no_key & np.isin(action, (_PUT, _REMOVE))] = _NO_KEY
-    action[_of_other_topics(changes.column("origin"), rows.topic)] = _OTHER_TOPIC
+    if topic:
+        action[_of_other_topics(changes.column("origin"), topic)] = _OTHER_TOPIC
     action[~selected] = _NOTHING
     return action, texts
 
