@@ -168,10 +168,13 @@ def _columns(portion: Sequence[Message], most_bytes: int) -> Messages:
     """Return messages as arrays; those of more bytes without key and value."""
     times = [message.timestamp() for message in portion]
     too_large = np.array([_bytes(message) > most_bytes for message in portion], np.bool_)
-    read = [None if large else one for one, large in zip(portion, too_large.tolist(), strict=True)]
+    sides = [
+        (None, None) if large else (one.key(), one.value())
+        for one, large in zip(portion, too_large.tolist(), strict=True)
+    ]
     return Messages(
-        pa.array([one and one.key() for one in read], pa.binary()),
-        pa.array([one and one.value() for one in read], pa.binary()),
+        pa.array([key for key, _ in sides], pa.binary()),
+        pa.array([value for _, value in sides], pa.binary()),
         np.array([message.offset() for message in portion], np.int64),
         np.array([ms if kind != _NO_TIME else -1 for kind, ms in times], np.int64),
         too_large,
