@@ -206,7 +206,7 @@ _VITESS = _connection_type(
         "keepalive_seconds": _field(
             "Keepalive interval", "Seconds between pings of an idle connection; empty for none."
         ),
-        "max_message_bytes": _field("Largest message", "In bytes; empty for 4 MiB. Each row must fit."),
+        "max_message_bytes": _field("Largest message", "In bytes; empty for 17 MiB. Each row must fit."),
         "load_balancing": _field(
             "Load balancing", "With several VTGates: pick_first (also if empty) or round_robin."
         ),

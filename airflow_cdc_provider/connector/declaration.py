@@ -15,7 +15,7 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import reduce
@@ -339,13 +339,20 @@ class Connector:
 
         Characters that catalogs may reject are escaped as ``_x<hex>_``. Jobs leave out tables whose mirrors
         would have the same name (``a_b.c`` and ``a.b_c``; ``k.T`` and ``k.t`` in a declared catalog of type
-        ``hive`` or ``glue``, which lower names), and report them.
+        ``hive`` or ``glue``, which lower names), unless one of them has it already, and report them.
         """
         database, _, name = table.partition(".")
         return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
 
-    def shared_names(self, tables: Sequence[str]) -> dict[str, ConfigurationError]:
-        """Return the tables whose mirrors, or tables next to them, have the name of another lake table."""
+    def shared_names(
+        self, tables: Sequence[str], has_mirror: Callable[[str], bool] = lambda table: False
+    ) -> dict[str, ConfigurationError]:
+        """Return the tables whose mirrors, or tables next to them, have the name of another lake table.
+
+        Args:
+            tables: All tables of the connector.
+            has_mirror: Returns whether the mirror of a table exists and is its own: such a table keeps it.
+        """
         lowered = self.lake.catalog_options.get("type") in ("hive", "glue")
 
         def stored(name: str) -> str:
@@ -373,7 +380,8 @@ class Connector:
                         expected="a distinct name for each",
                         remedy="capture one of them with another connector that has another lake.namespace",
                     )
-                    found |= {table: error, owner: error}
+                    kept = [one for one in (owner, table) if owner in tables and has_mirror(one)]
+                    found |= {one: error for one in (owner, table) if kept != [one]}
         return {table: found[table] for table in tables if table in found}
 
     def lost_position_action(self, *, hole: bool) -> OnLostPosition:

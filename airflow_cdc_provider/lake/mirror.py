@@ -211,6 +211,10 @@ class Mirror:
         self.tombstones = self.lake.table(self.name + TOMBSTONES_SUFFIX, TOMBSTONES)
         self.static_columns = self.lake.table(self.name + STATIC_COLUMNS_SUFFIX, STATIC_COLUMNS)
 
+    def is_owned(self) -> bool:
+        """Return whether the mirror exists, and its newest commit names :attr:`owner`."""
+        return self.table.exists() and self.table.head().properties.get(OWNER) == self.owner
+
     def tables(self) -> list[LakeTable]:
         """List the tables that exist."""
         tables = [self.table, self.tombstones]

@@ -82,7 +82,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
     Raises:
         Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
-    tables, refused = selected_tables(job, stores, source), refused_tables(job, source)
+    tables, refused = selected_tables(job, stores, source), refused_tables(job, stores, source)
     if not job.spec.tables:
         tables = [*tables, *_ended(job.connector, stores, source, tables)]
     merged = _merge_due(job, stores, source, tables, force=force, reread={})

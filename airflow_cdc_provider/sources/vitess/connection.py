@@ -15,7 +15,7 @@ static authentication; not sent without a login), and in ``extra``:
 ``keepalive_seconds``           interval of pings on an idle connection; 0: none. VTGate closes connections
                                 that ping more often than it allows
                                 (``--grpc-server-keepalive-enforcement-policy-min-time``)
-``max_message_bytes``           the largest accepted message, 4 MiB
+``max_message_bytes``           the largest accepted message, 17 MiB
 ``load_balancing``              policy for several VTGates: ``pick_first`` or ``round_robin``
 ``caller_id``                   caller in VTGate's logs and access lists: a principal, or ``{"principal":
                                 ..., "component": ..., "subcomponent": ...}``
@@ -47,7 +47,8 @@ from airflow_cdc_provider.sources.vitess import protocol
 
 DEFAULT_PORT: Final = 15991
 DEFAULT_VTCTLD_PORT: Final = 15999
-DEFAULT_MESSAGE_BYTES: Final = 4 << 20
+DEFAULT_MESSAGE_BYTES: Final = 17 << 20
+"""What VTGate sends by default, ``--grpc-max-message-size`` of 16 MiB, and a margin."""
 _CONNECT_SECONDS: Final = 5.0
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _POLICIES: Final = ("pick_first", "round_robin")

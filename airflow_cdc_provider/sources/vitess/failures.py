@@ -47,7 +47,7 @@ _TABLE: Final = re.compile(
 )
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
 TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
-_TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
+_TOO_LARGE: Final = re.compile(r"(?:[Rr]eceived|[Ss]end(?:ing)?) message larger than max")
 _CERTIFICATE: Final = (
     "renew VTGate's certificate, or correct the host, or tls_ca_file in the extra of the Airflow connection"
 )
@@ -89,9 +89,12 @@ def failure(doing: str, code: str, details: str) -> CdcError:
     found = f"{code}: {shown.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
-            f"{doing}: a message is larger than allowed",
+            f"{doing}: a message is larger than allowed; the error doesn't name its table",
+            expected="rows, with their state before a change, within max_message_bytes (17 MiB by default) "
+            "and within --grpc-max-message-size (16 MiB) of VTGate and its tablets",
             found=found,
-            remedy="raise max_message_bytes in the connection's extra, or in the connector",
+            remedy="raise the limit that the error has: max_message_bytes in the connection's extra or in "
+            "the connector, or the flag of the servers; or exclude the table with the large row",
         )
     is_behind = _BEHIND.search(text)
     if is_behind or _UNREADABLE.search(text):
