@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,12 +23,14 @@ from airflow_cdc_provider.exceptions import (
     printable,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.lake.iceberg_java import throwables
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 
 
 class _Known(NamedTuple):
     pattern: re.Pattern[str]
+    """Of the line ``class: message``. It matches no text that names, values or other servers may be in."""
     error: type[CdcError]
     message: str
     remedy: str
@@ -36,49 +38,68 @@ class _Known(NamedTuple):
     """Whether the failure affects all tables."""
 
 
+def _thrown_as(*lines: str) -> re.Pattern[str]:
+    """Return what matches the start of a line: a class's simple name, or that and its message's start."""
+    return re.compile(rf"(?:[\w.$]+[.$(])?(?:{'|'.join(lines)})")
+
+
+def _by_system(*reasons: str) -> str:
+    """Return what matches an operating system's reasons, at the start or end of an error of files."""
+    reason = f"(?:{'|'.join(reasons)})"
+    classes = r"(?:\w*(?:IOException|Error)|FileSystemException|FileNotFoundException)"
+    return rf"{classes}: (?:(?:\[Errno \d+\] )?{reason}|.*(?:: |\(|\] ){reason}\)?$)"
+
+
 _KNOWN: Final = (
     _Known(
-        re.compile(r"(?:No space left on device|Disk quota exceeded)"),
+        _thrown_as(_by_system("No space left on device", "Disk quota exceeded")),
         TransientError,
         "a disk is full; the running commit is not visible, and the next run repeats it",
         "free space on the disk of the lake's warehouse or of Spark's local folders (spark.local.dir)",
     ),
     _Known(
-        re.compile(r"(?:Java heap space|GC overhead limit exceeded)"),
+        _thrown_as(r"OutOfMemoryError: (?:Java heap space|GC overhead limit exceeded)"),
         TransientError,
         "Spark's JVM has too little memory",
         "raise the operator's driver_memory or executor_memory, or lower its batch_bytes",
     ),
     _Known(
-        re.compile("Python worker exited unexpectedly"),
+        _thrown_as(r"SparkException: (?:\[\w+\] )?Python worker exited unexpectedly"),
         TransientError,
         "a Python worker of Spark was killed, most likely because it ran out of memory",
         "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
     ),
     _Known(
-        re.compile(
-            r"(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
-            r"|: Not a directory|Mkdirs failed to create)"
+        _thrown_as(
+            r"AccessDeniedException\b",
+            r"AccessControlException\b",
+            _by_system("Permission denied", "Read-only file system", "Not a directory"),
+            "IOException: Mkdirs failed to create ",
         ),
         ConfigurationError,
         "Spark may not write or read a file",
         "correct the lake's warehouse, or grant Spark's user access to it and to the source's files",
     ),
     _Known(
-        re.compile(
-            r"(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
-            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)"
+        _thrown_as(
+            r"ClassNotFoundException\b",
+            r"NoClassDefFoundError\b",
+            r"\w+Exception: (?:No FileSystem for scheme|No suitable driver found|Unknown catalog type"
+            r"|(?:\[\w+\] )?Cannot find catalog plugin class"
+            r"|Cannot initialize (?:Catalog|FileIO) implementation)",
         ),
         ConfigurationError,
         "Spark lacks a class that the lake's catalog or storage needs, or the catalog's type doesn't exist",
         "add the jar to the operator's packages or jars, or correct lake.catalog_options",
     ),
     _Known(
-        re.compile(
-            r"(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
-            r"|NoRouteToHostException|Unable to execute HTTP request|ServiceUnavailableException"
-            r"|ServiceFailureException|Communications link failure|Stale file handle"
-            r"|Transport endpoint is not connected)"
+        _thrown_as(
+            r"\w*(?:ConnectException|ConnectTimeoutException|UnknownHostException|NoRouteToHostException"
+            r"|ServiceUnavailableException|ServiceFailureException|CommunicationsException)\b",
+            r"\w+Exception: (?:(?:HTTP )?[Cc]onnect(?:ion)? timed out|Unable to execute HTTP request"
+            r"|Communications link failure)",
+            r"ConnectionRefusedError\b",
+            _by_system("Connection timed out", "Stale file handle", "Transport endpoint is not connected"),
         ),
         TransientError,
         "the lake can't be reached: the remaining tables are not tried; earlier commits stay",
@@ -86,9 +107,10 @@ _KNOWN: Final = (
         of_all=True,
     ),
     _Known(
-        re.compile(
-            r"(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
-            r"|Error while sending or receiving)"
+        _thrown_as(
+            r"Py4JNetworkError\b",
+            r"IllegalStateException: Cannot call methods on a stopped SparkContext",
+            r"SparkException: (?:\[\w+\] )?Job \d+ cancelled because SparkContext was shut down",
         ),
         TransientError,
         "Spark has stopped: the remaining tables are not tried; earlier commits stay",
@@ -101,6 +123,16 @@ _CALL: Final = "An error occurred while calling "
 """Begins the text of Py4J's errors; the next line says more."""
 _CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_THROWN_FIRST: Final = re.compile(rf"\A{_CALL}.*\n(?:: |Caused by: )?")
+_THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
+"""Java's own line is after one of a stack trace; a message may have others."""
+_STAGE: Final = re.compile(
+    r"\A(?:[\w.$]+: )?(?:\[\w+\] )?Job aborted due to stage failure: Task \S+ in stage \S+ failed \d+ times, "
+    r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
+)
+_WORKER: Final = re.compile(
+    rf"(?:[\w.$]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?{re.escape(_TRACEBACK)}\n"
+)
 
 DEAD_LETTERS: Final = (
     "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
@@ -124,20 +156,18 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = masked(str(error))
-    ours = error_of_worker(text)
+    ours = error_of_worker(masked(str(error)))
     if ours is not None:
         return ours
-    known, line = _known(text)
+    known, line = _known(error)
     return known.error(known.message, found=line[:_LONGEST], remedy=known.remedy) if known else None
 
 
 def is_of_all_tables(error: BaseException) -> bool:
     """Return whether a failure affects all tables, such as one of the lake or Spark."""
-    text = str(error)
-    if isinstance(error, CdcError) or error_of_worker(text) is not None:
+    if isinstance(error, CdcError) or error_of_worker(str(error)) is not None:
         return False
-    known, _ = _known(text)
+    known, _ = _known(error)
     return known is not None and known.of_all
 
 
@@ -145,13 +175,35 @@ _logged: Final[deque[str]] = deque(maxlen=100)
 """Errors of tables whose stack trace is in the log, so that tables that fail alike have one."""
 
 
-def _known(text: str) -> tuple[_Known | None, str]:
-    """Return the known failure in a text, None for none, and the matching line."""
+def _known(error: BaseException) -> tuple[_Known | None, str]:
+    """Return the known failure among what was thrown, None for none, and its line."""
+    lines = list(_thrown(error))
     for known in _KNOWN:
-        if found := known.pattern.search(text):
-            line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-            return known, line.strip().removeprefix(": ")
+        for line in lines:
+            if known.pattern.match(line):
+                return known, masked(line)
     return None, ""
+
+
+def _thrown(error: BaseException) -> Iterator[str]:
+    """Yield an error and its causes as lines ``class: message``, of which Java or Python wrote the class.
+
+    Messages quote names and values, whose line ends must not begin such a line. So the classes are those of
+    Java's objects if there are any.
+    """
+    texts = [f"{one.getClass().getName()}: {one.getMessage() or ''}" for one in throwables(error)]
+    if not texts:
+        yield f"{type(error).__name__}: {error}".partition("\n")[0]
+        own, *causes = _THROWN_NEXT.split(_THROWN_FIRST.sub("", str(error)))
+        texts = [own] if _TRACEBACK in own else [own, *causes]
+    for text in texts:
+        inner = _STAGE.sub("", text, count=1)
+        yield inner.partition("\n")[0]
+        if worker := _WORKER.match(inner):  # what a worker raised first
+            lines = inner[worker.end() :].split("\n")
+            yield next((line for line in lines if not line.startswith((" ", "\t"))), "")
+    if error.__cause__ is not None:
+        yield from _thrown(error.__cause__)
 
 
 def described(error: BaseException) -> str:
