@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import printable
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
@@ -359,7 +360,7 @@ def _merge_one(
         merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
-        note="; ".join(d.codec.findings()),
+        note=printable("; ".join(d.codec.findings())),
     )
     return _Merged(result, counts.has_unresolved)
 

@@ -40,14 +40,14 @@ class _Known(NamedTuple):
 
 def _thrown_as(*lines: str) -> re.Pattern[str]:
     """Return what matches the start of a line: a class's simple name, or that and its message's start."""
-    return re.compile(rf"(?:[\w.$]+[.$(])?(?:{'|'.join(lines)})")
+    return re.compile(rf"(?:[\w.$]+[.$])?(?:{'|'.join(lines)})")
 
 
 def _by_system(*reasons: str) -> str:
-    """Return what matches an operating system's reasons, at the start or end of an error of files."""
+    """Return what matches an operating system's reasons, in the forms of Java and Python."""
     reason = f"(?:{'|'.join(reasons)})"
-    classes = r"(?:\w*(?:IOException|Error)|FileSystemException|FileNotFoundException)"
-    return rf"{classes}: (?:(?:\[Errno \d+\] )?{reason}|.*(?:: |\(|\] ){reason}\)?$)"
+    named = r"(?:FileSystemException|FileNotFoundException|ExitCodeException)"
+    return rf"\w*IOException: {reason}|{named}: .*[:(] ?{reason}\)?$|\w*Error: \[Errno \d+\] {reason}"
 
 
 _KNOWN: Final = (
@@ -131,7 +131,8 @@ _STAGE: Final = re.compile(
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
 )
 _WORKER: Final = re.compile(
-    rf"(?:[\w.$]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?{re.escape(_TRACEBACK)}\n"
+    r"(?:[\w.$]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?"
+    rf"{re.escape(_TRACEBACK)}\n"
 )
 
 DEAD_LETTERS: Final = (
