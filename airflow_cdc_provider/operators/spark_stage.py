@@ -171,7 +171,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             raise for_airflow(error) from None
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the hook, which logs Spark's output masked: Airflow doesn't know the encodings of secrets."""
+        """Return the hook, which logs Spark's output masked: Airflow knows no encodings of secrets."""
         hook = super()._get_hook()
         log_lines = hook._process_spark_submit_log
 
