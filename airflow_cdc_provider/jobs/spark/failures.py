@@ -127,11 +127,11 @@ _THROWN_FIRST: Final = re.compile(rf"\A{_CALL}.*\n(?:: |Caused by: )?")
 _THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
 """Java's own line is after one of a stack trace; a message may have others."""
 _STAGE: Final = re.compile(
-    r"\A(?:[\w.$]+: )?(?:\[\w+\] )?Job aborted due to stage failure: Task \S+ in stage \S+ failed \d+ times, "
+    r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: Task \S+ in stage \S+ failed \d+ times, "
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
 )
 _WORKER: Final = re.compile(
-    r"(?:[\w.$]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?"
+    r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?"
     rf"{re.escape(_TRACEBACK)}\n"
 )
 
@@ -190,11 +190,13 @@ def _thrown(error: BaseException) -> Iterator[str]:
     """Yield an error and its causes as lines ``class: message``, of which Java or Python wrote the class.
 
     Messages quote names and values, whose line ends must not begin such a line. So the classes are those of
-    Java's objects if there are any.
+    Java's objects if there are any; else a text is read if libraries have it from Spark.
     """
     texts = [f"{one.getClass().getName()}: {one.getMessage() or ''}" for one in throwables(error)]
     if not texts:
         yield f"{type(error).__name__}: {error}".partition("\n")[0]
+        if not (isinstance(error, RuntimeError) or type(error).__module__.startswith(("pyspark.", "py4j."))):
+            return
         own, *causes = _THROWN_NEXT.split(_THROWN_FIRST.sub("", str(error)))
         texts = [own] if _TRACEBACK in own else [own, *causes]
     for text in texts:
@@ -203,8 +205,6 @@ def _thrown(error: BaseException) -> Iterator[str]:
         if worker := _WORKER.match(inner):  # what a worker raised first
             lines = inner[worker.end() :].split("\n")
             yield next((line for line in lines if not line.startswith((" ", "\t"))), "")
-    if error.__cause__ is not None:
-        yield from _thrown(error.__cause__)
 
 
 def described(error: BaseException) -> str:
