@@ -127,11 +127,12 @@ _THROWN_FIRST: Final = re.compile(rf"\A{_CALL}.*\n(?:: |Caused by: )?")
 _THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
 """Java's own line is after one of a stack trace; a message may have others."""
 _STAGE: Final = re.compile(
-    r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: Task \S+ in stage \S+ failed \d+ times, "
-    r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
+    r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: "
+    r"Task \S+ in stage \S+ failed \d+ times, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
 )
 _WORKER: Final = re.compile(
-    r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*(?:An exception was thrown from the Python worker.*\n\s*)?"
+    r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*"
+    r"(?:An exception was thrown from the Python worker.*\n\s*)?"
     rf"{re.escape(_TRACEBACK)}\n"
 )
 
