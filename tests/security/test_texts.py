@@ -25,7 +25,6 @@ import airflow_cdc_provider
 from airflow_cdc_provider import patterns
 from airflow_cdc_provider.assets import mirror_asset, sanitize_cdc_uri
 from airflow_cdc_provider.changes import worker
-from airflow_cdc_provider.changes.inferred_columns import InferredColumns
 from airflow_cdc_provider.cli.migrate import write_declaration
 from airflow_cdc_provider.cli.running import write
 from airflow_cdc_provider.connector import Connector, load_connector
@@ -402,7 +401,7 @@ def test_no_module_logs_or_prints_otherwise() -> None:
 
 def test_a_finding_and_a_printed_line_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("error", _HOSTILE, _HOSTILE, _HOSTILE)
-    result = JobResult(ok=True, findings=[_HOSTILE, *InferredColumns((), ()).findings()])
+    result = JobResult(ok=True, findings=[_HOSTILE])
     for text in (finding.subject, finding.message, finding.remedy, *result.findings):
         assert text.isprintable()
     write(_HOSTILE)

@@ -128,7 +128,8 @@ _THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
 """Java's own line is after one of a stack trace; a message may have others."""
 _STAGE: Final = re.compile(
     r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: "
-    r"Task \S+ in stage \S+ failed \d+ times, most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
+    r"Task \S+ in stage \S+ failed \d+ times, most recent failure: "
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
 )
 _WORKER: Final = re.compile(
     r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*"
