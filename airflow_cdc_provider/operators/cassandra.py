@@ -16,7 +16,7 @@ from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CassandraTableCdcOperator(ConnectorOperator):
@@ -79,6 +79,6 @@ class CassandraTableCdcOperator(ConnectorOperator):
         finally:
             hook.close()
         word = "on" if enabled else "off"
-        log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
-        log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
+        _log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
+        _log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
         return {"cdc": enabled, "changed": list(done.changed), "unchanged": list(done.unchanged)}

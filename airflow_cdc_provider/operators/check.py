@@ -16,7 +16,7 @@ from airflow_cdc_provider.tasks.work_folder import configured_work_folder
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcCheckOperator(ConnectorOperator):
@@ -54,9 +54,9 @@ class CdcCheckOperator(ConnectorOperator):
             text = f"{finding.subject}: {finding.message}"
             seen[finding.level].append(f"{text}. {finding.remedy}" if finding.remedy else text)
         for text in (*seen["ok"], *seen["note"]):
-            log.info("%s", text)
+            _log.info("%s", text)
         for text in seen["warning"]:
-            log.warning("%s", text)
+            _log.warning("%s", text)
         if seen["error"]:
             raise ConfigurationError(
                 f"connector {connector.name} can't capture: {'; '.join(seen['error'])}",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CassandraRebootstrapOperator(SparkStageOperator):
@@ -95,7 +95,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
             removed = self._remove_segments(folders)
             summary = super()._run(context)
             hook.switch_cdc(tables, enabled=True)
-            log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
+            _log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
         finally:
             hook.close()
         notes.remove()
@@ -113,7 +113,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
         except ConfigurationError:
             hook.switch_cdc(tables, enabled=True)
             raise
-        log.info("cdc is off: %s", ", ".join(tables))
+        _log.info("cdc is off: %s", ", ".join(tables))
 
     def _captured(
         self, connector: Connector, hook: CassandraCdcHook, notes: RunFolder, *, clear: bool
@@ -187,5 +187,5 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                     count += 1
                     size += segment.size_bytes
         if folders:
-            log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
+            _log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
         return count, size

@@ -24,7 +24,7 @@ from airflow_cdc_provider.tasks.signals import send_signal
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcSignalOperator(ConnectorOperator):
@@ -84,5 +84,5 @@ class CdcSignalOperator(ConnectorOperator):
             tables=to_tables(self.tables),
             identity=self.signal_id or own,
         )
-        log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
+        _log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
         return sent

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 _SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
 """XCom key of the rows read of each table while a snapshot runs."""
@@ -270,7 +270,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             except CdcError:
                 raise
             except Exception:
-                log.exception("the job has done its work, but its result can't be reported")
+                _log.exception("the job has done its work, but its result can't be reported")
             self._reported = True
         else:
             emit_failure(connector, result)
@@ -283,7 +283,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         if not self.keep_run_folder:
             self._folder.remove()
         for finding in result.findings:
-            log.warning("%s", finding)
+            _log.warning("%s", finding)
         return summary(connector, self.stage, result)
 
     def _rows_to_xcom(self, context: Context) -> Callable[[Mapping[str, int]], None] | None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 _LOG_TAIL_BYTES = 4000
 
@@ -147,12 +147,12 @@ class CdcStreamOperator(SparkStageOperator):
             spec = self._spec(connector)
             if health.alive:
                 if _same(folder, spec):
-                    log.info(
+                    _log.info(
                         "Adopting the continuous application of %s: %s", connector.name, health.numbers()
                     )
                     self._folder.remove_connection()  # of a task that was killed
                     return True
-                log.warning("Stopping the application of %s: its declaration changed", connector.name)
+                _log.warning("Stopping the application of %s: its declaration changed", connector.name)
                 self._stop(folder)
             self._start(connector, folder, remains=health.status == "absent")
             return False
@@ -172,7 +172,7 @@ class CdcStreamOperator(SparkStageOperator):
         hook = self._get_hook()
         command = hook._build_spark_submit_command(self.application)
         for one in folder.processes(str(self.application)) if remains else ():
-            log.warning("Killing process %s of a start whose task was killed", one.pid)
+            _log.warning("Killing process %s of a start whose task was killed", one.pid)
             kill(one)
         if folder.log_path.exists():
             folder.log_path.replace(folder.log_path.with_name("stream.previous.log"))
@@ -195,7 +195,7 @@ class CdcStreamOperator(SparkStageOperator):
             raise
         finally:
             os.close(output)
-        log.info("Started the continuous application of %s; its log is %s", connector.name, folder.log_path)
+        _log.info("Started the continuous application of %s; its log is %s", connector.name, folder.log_path)
         try:
             self._await_heartbeat(folder, process)
         except BaseException:  # also of a task that is killed

@@ -27,7 +27,7 @@ from airflow_cdc_provider.tasks.summary import few_differences
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcCreateTopicsOperator(ConnectorOperator):
@@ -62,7 +62,7 @@ class CdcCreateTopicsOperator(ConnectorOperator):
         """Create the topics."""
         topics = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
         for topic in topics["created"]:
-            log.info("Created topic %s", topic)
+            _log.info("Created topic %s", topic)
         return topics
 
 

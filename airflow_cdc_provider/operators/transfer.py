@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
 
-log = logger("airflow_cdc_provider.operators")
+_log = logger("airflow_cdc_provider.operators")
 
 
 _S3: Final = "s3://"
@@ -151,7 +151,7 @@ class CommitLogTransferOperator(ConnectorOperator):
         landing = self._landing(connector)
         self._refuse_contradictions()
         if self.after_transfer == self.after_commit == "keep":
-            log.warning(
+            _log.warning(
                 "Segments in %s are never removed: both after_transfer and after_commit are keep. "
                 "When it is full, Cassandra refuses writes to tables with CDC",
                 self.cdc_raw or landing,
@@ -257,7 +257,7 @@ class CommitLogTransferOperator(ConnectorOperator):
             if self.transfer_class
             else None,
             parallel=self.parallel,
-            pace=Pace(limit or None, log.info),
+            pace=Pace(limit or None, _log.info),
         )
         try:
             return transfer.run()
@@ -271,4 +271,4 @@ class CommitLogTransferOperator(ConnectorOperator):
         tags = {**connector.tags, "host": self.host_id}
         for name, count in vars(counts).items():
             Stats.incr(f"cdc.transfer.{name}", count, tags=tags)
-        log.info("Segments of node %s: %s", self.host_id, vars(counts))
+        _log.info("Segments of node %s: %s", self.host_id, vars(counts))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.triggers.observing import Given, ObservingTrigger
 
-log = logger("airflow_cdc_provider.sensors")
+_log = logger("airflow_cdc_provider.sensors")
 
 
 class ObservingSensor(TemplatedTask, BaseSensorOperator):
@@ -76,7 +76,7 @@ class ObservingSensor(TemplatedTask, BaseSensorOperator):
         try:
             found = asyncio.run(self.trigger(context).observe(self.given(context)))
         except TransientError as error:
-            log.warning("%s", error)
+            _log.warning("%s", error)
             return PokeReturnValue(False)
         except CdcError as error:
             raise for_airflow(error) from None
@@ -121,7 +121,7 @@ class ObservingSensor(TemplatedTask, BaseSensorOperator):
             raise
         except CdcError as error:
             if self.silent_fail:
-                log.warning("%s", error)
+                _log.warning("%s", error)
                 return PokeReturnValue(False)
             if self.never_fail:
                 raise AirflowSkipException("skipped because the sensor may not fail") from error

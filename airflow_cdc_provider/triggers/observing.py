@@ -18,7 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.logs import logger
 
-log = logger("airflow_cdc_provider.triggers")
+_log = logger("airflow_cdc_provider.triggers")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ObservingTrigger(BaseTrigger):
             try:
                 seen = await self.observe(await self.given())
             except TransientError as error:
-                log.warning("%s", error)
+                _log.warning("%s", error)
             except CdcError as error:
                 yield _event({"status": "error", "code": error.code, "text": str(error)})
                 return
