@@ -269,7 +269,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
                 self.announce(context, connector, result)
             except CdcError:
                 raise
-            except Exception:
+            except Exception:  # noqa: BLE001  # its trace is in the log
                 _log.exception("the job has done its work, but its result can't be reported")
             self._reported = True
         else:

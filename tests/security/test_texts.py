@@ -537,7 +537,7 @@ _NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_siz
 
 @given(st.lists(_NAMES, min_size=1, max_size=4, unique=True), st.integers(1, 60))
 def test_a_collection_of_any_name_has_a_mirror_that_catalogs_take(names: list[str], times: int) -> None:
-    """Names that are short enough stay; others are cut and stay distinct, also from the tables next to them."""
+    """Short names stay; others are cut and stay distinct, also from the tables next to them."""
     connector = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
     tables = [f"db.{name}" for one in names for name in (one * times, f"{one * times}_")]
     found: list[str] = []
