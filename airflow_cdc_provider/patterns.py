@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
+from array import array
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Any, Final, Protocol
@@ -134,7 +135,8 @@ def _options(*, dot_all: bool) -> Any:
 @cache
 def _ranges(letter: str) -> str:
     """Return the characters that ``re`` takes for one of the class, as ranges for RE2."""
-    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    points = array("I", range(sys.maxunicode + 1)).tobytes()
+    every = points.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
     found = (one.span() for one in re.finditer(rf"\{letter}+", every))
     return "".join(rf"\x{{{start:x}}}-\x{{{end - 1:x}}}" for start, end in found)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_cdc_provider.connector import Connector, load_connector
 from airflow_cdc_provider.exceptions import CdcError, printable
+from airflow_cdc_provider.masking import masked
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets
@@ -41,7 +42,7 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
 
 def write(line: str, to: TextIO | None = None) -> None:
     """Print one printable line, to stdout by default: names and texts of a source can't add one."""
-    (to or sys.stdout).write(f"{printable(line)}\n")
+    (to or sys.stdout).write(f"{printable(masked(line))}\n")
 
 
 def wrong_usage(message: str) -> SystemExit:

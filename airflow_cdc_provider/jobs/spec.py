@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from airflow_cdc_provider.exceptions import ConfigurationError, printable
-from airflow_cdc_provider.masking import masked_values, remember
+from airflow_cdc_provider.masking import masked, masked_values, remember
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -521,7 +521,7 @@ class JobResult:
 
     def __post_init__(self) -> None:
         """Make one printable line of each finding: they name fields and records of sources."""
-        object.__setattr__(self, "findings", tuple(printable(finding) for finding in self.findings))
+        object.__setattr__(self, "findings", tuple(printable(masked(one)) for one in self.findings))
 
     def write(self, path: str) -> None:
         """Write the result as JSON, atomically."""

@@ -31,6 +31,7 @@ from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
 from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ def _merge_one(
         merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
-        note=printable("; ".join(d.codec.findings())),
+        note=printable(masked("; ".join(d.codec.findings()))),
     )
     return _Merged(result, counts.has_unresolved)
 
