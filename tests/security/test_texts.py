@@ -41,7 +41,7 @@ from airflow_cdc_provider.jobs.spark.failures import described, explain, is_of_a
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX, table_name
 from airflow_cdc_provider.logs import logger
-from airflow_cdc_provider.masking import masked
+from airflow_cdc_provider.masking import forget, masked, remember
 from airflow_cdc_provider.properties_file import parse_properties
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.cql.system_schema import _conditions
@@ -406,6 +406,18 @@ def test_a_finding_and_a_printed_line_is_one_printable_line(capsys: pytest.Captu
         assert text.isprintable()
     write(_HOSTILE)
     assert capsys.readouterr().out[:-1].isprintable()
+
+
+def test_a_secret_of_several_lines_is_masked_before_it_is_one_line(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n-----END KEY-----\n"
+    remember({"password": secret})
+    write(f"found {secret}")
+    logger("airflow_cdc_provider.tests.secret").error("found %s", secret)
+    found = [*JobResult(ok=True, findings=[f"found {secret}"]).findings, Finding("ok", "a", secret).message]
+    assert "MIIEv" not in "".join([capsys.readouterr().out, caplog.text, *found])
+    forget()
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), max_size=3))
