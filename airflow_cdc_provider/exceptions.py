@@ -123,15 +123,29 @@ def printable(text: str) -> str:
     )
 
 
-_VALUES: Final = re.compile(r"""['"`].*['"`]|(?<!\w)[-+]?\d[\w.+-]*""", re.DOTALL)
+_REASONS: Final = (
+    "divide by zero",
+    "overflow",
+    "not in range",
+    "out of bounds",
+    "would lose data",
+    "would result in data loss",
+    "Invalid regular expression",
+    "Failed to parse",
+    "Could not convert",
+    "can't decode",
+    "can't encode",
+)
+"""What libraries say of a value that they can't convert."""
 
 
-def without_values(text: str) -> str:
-    """Return a library's text with "..." for what is between its first and last quote, and for numbers.
+def without_values(error: BaseException) -> str:
+    """Return an error's class and the reason in its text, if that is a known one.
 
-    Arrow and Python quote the value that they can't convert; masks and transforms may exist to hide it.
+    Arrow and Python quote the value, with and without quotes; masks and transforms may exist to hide it.
     """
-    return _VALUES.sub("...", text)
+    reason = next((one for one in _REASONS if one in str(error)), "")
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
 from airflow_cdc_provider.masking import masked, remember, secrets_of
 from airflow_cdc_provider.secrets import environment_variable, has_reference, is_reference
+from airflow_cdc_provider.yaml_file import parse_yaml
 
 T = TypeVar("T")
 
@@ -243,7 +244,7 @@ def _leaves(value: object, *, text: bool = True) -> list[str]:
         import yaml
 
         with contextlib.suppress(yaml.YAMLError):
-            return [value, *_leaves(yaml.safe_load(value), text=False)]
+            return [value, *_leaves(parse_yaml(value), text=False)]
     if isinstance(value, Mapping):
         return [leaf for pair in value.items() for one in pair for leaf in _leaves(one, text=False)]
     if isinstance(value, (list, tuple)):
@@ -321,7 +322,7 @@ def from_environment(hint: Any, value: object, path: str) -> object:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except yaml.YAMLError:  # its text quotes the content
         raise ConfigurationError(
             f"invalid value for option {path}",

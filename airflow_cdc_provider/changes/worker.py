@@ -75,10 +75,12 @@ class _Task:
             if shown is not None:
                 raise
             raw = f"{type(error).__name__}: {error}"
-            known, _ = known_failure(raw)
-            recognized = known.pattern.search(raw) if known else None  # the driver decides by it
-            found = f"{recognized[0]}: " if recognized else ""
-            raise RuntimeError(found + masking.masked(raw)) from None
+            known, line = known_failure([raw])
+            if known:  # decided here: the driver gets a masked text
+                found = known.as_error(line)
+                text = str(found).removeprefix(f"[CDC-{found.code}] ")
+                raise WorkerError(f"[CDC-{found.code} {self.token}] {text}") from None
+            raise RuntimeError(masking.masked(raw)) from None
 
 
 def _freeze_once() -> None:

@@ -44,7 +44,7 @@ from airflow_cdc_provider.connector.snapshot_options import (
 )
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX
+from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX, table_name
 from airflow_cdc_provider.masking import remember_names
 from airflow_cdc_provider.options import (
     check_option,
@@ -337,12 +337,13 @@ class Connector:
     def mirror_table(self, table: str) -> str:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
-        Characters that catalogs may reject are escaped as ``_x<hex>_``. Jobs leave out tables whose mirrors
-        would have the same name (``a_b.c`` and ``a.b_c``; ``k.T`` and ``k.t`` in a declared catalog of type
-        ``hive`` or ``glue``, which lower names), unless one of them has it already, and report them.
+        Characters that catalogs may reject are escaped as ``_x<hex>_``; a name of over 255 characters ends
+        with a digest. Jobs leave out tables whose mirrors would have the same name (``a_b.c`` and ``a.b_c``;
+        ``k.T`` and ``k.t`` in a declared catalog of type ``hive`` or ``glue``, which lower names), unless one
+        of them has it already, and report them.
         """
         database, _, name = table.partition(".")
-        return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+        return table_name(f"{self.namespace}.{_safe(database)}_{_safe(name)}")
 
     def shared_names(
         self, tables: Sequence[str], has_mirror: Callable[[str], bool] = lambda table: False
@@ -373,7 +374,7 @@ class Connector:
         ]
         found: dict[str, ConfigurationError] = {}
         for table in tables:
-            for name in (stored(self.mirror_table(table) + suffix) for suffix in suffixes):
+            for name in (stored(table_name(self.mirror_table(table), suffix)) for suffix in suffixes):
                 if (owner := owners.setdefault(name, table)) != table:
                     error = ConfigurationError(
                         f"{owner} and {table} would both be stored in {name}",

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.masking import masked_values, remember
+from airflow_cdc_provider.exceptions import ConfigurationError, printable
+from airflow_cdc_provider.masking import masked, masked_values, remember
 from airflow_cdc_provider.regular_files import write_private
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
@@ -522,6 +522,10 @@ class JobResult:
     published: PublishResult | None = None
     replayed: ReplayResult | None = None
     newest_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        """Make one printable line of each finding: they name fields and records of sources."""
+        object.__setattr__(self, "findings", tuple(printable(masked(one)) for one in self.findings))
 
     def write(self, path: str) -> None:
         """Write the result as JSON, atomically."""

@@ -15,6 +15,7 @@ from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.feeds.cassandra import node_folders
 from airflow_cdc_provider.hooks._of_connector import cassandra_hook
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CassandraRebootstrapOperator(SparkStageOperator):
@@ -92,7 +95,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
             removed = self._remove_segments(folders)
             summary = super()._run(context)
             hook.switch_cdc(tables, enabled=True)
-            self.log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
+            _log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
         finally:
             hook.close()
         notes.remove()
@@ -110,7 +113,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
         except ConfigurationError:
             hook.switch_cdc(tables, enabled=True)
             raise
-        self.log.info("cdc is off: %s", ", ".join(tables))
+        _log.info("cdc is off: %s", ", ".join(tables))
 
     def _captured(
         self, connector: Connector, hook: CassandraCdcHook, notes: RunFolder, *, clear: bool
@@ -184,5 +187,5 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                     count += 1
                     size += segment.size_bytes
         if folders:
-            self.log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
+            _log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
         return count, size

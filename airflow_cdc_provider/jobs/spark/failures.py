@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -23,6 +23,7 @@ from airflow_cdc_provider.exceptions import (
     printable,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.lake.iceberg_java import throwables
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 
@@ -31,6 +32,19 @@ _CALL: Final = "An error occurred while calling "
 """Begins the text of Py4J's errors; the next line says more."""
 _CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_THROWN_FIRST: Final = re.compile(rf"\A{_CALL}.*\n(?:: |Caused by: )?")
+_THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
+"""Java's own line is after one of a stack trace; a message may have others."""
+_STAGE: Final = re.compile(
+    r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: "
+    r"Task \S+ in stage \S+ failed \d+ times, most recent failure: "
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
+)
+_WORKER: Final = re.compile(
+    r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*"
+    r"(?:An exception was thrown from the Python worker.*\n\s*)?"
+    rf"{re.escape(_TRACEBACK)}\n"
+)
 
 DEAD_LETTERS: Final = (
     "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
@@ -54,25 +68,44 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = str(error)
-    ours = error_of_worker(text)
+    ours = error_of_worker(str(error))
     if ours is not None:
         return ours
-    known, line = known_failure(text)
-    return known.error(known.message, found=masked(line)[:_LONGEST], remedy=known.remedy) if known else None
+    known, line = known_failure(_thrown(error))
+    return known.as_error(line) if known else None
 
 
 def is_of_all_tables(error: BaseException) -> bool:
     """Return whether a failure affects all tables, such as one of the lake or Spark."""
-    text = str(error)
-    if isinstance(error, CdcError) or error_of_worker(text) is not None:
+    if isinstance(error, CdcError) or error_of_worker(str(error)) is not None:
         return False
-    known, _ = known_failure(text)
+    known, _ = known_failure(_thrown(error))
     return known is not None and known.of_all
 
 
 _logged: Final[deque[str]] = deque(maxlen=100)
 """Errors of tables whose stack trace is in the log, so that tables that fail alike have one."""
+
+
+def _thrown(error: BaseException) -> Iterator[str]:
+    """Yield an error and its causes as lines ``class: message``, of which Java or Python wrote the class.
+
+    Messages quote names and values, whose line ends must not begin such a line. So the classes are those of
+    Java's objects if there are any; else a text is read if libraries have it from Spark.
+    """
+    texts = [f"{one.getClass().getName()}: {one.getMessage() or ''}" for one in throwables(error)]
+    if not texts:
+        yield f"{type(error).__name__}: {error}".partition("\n")[0]
+        if not (isinstance(error, RuntimeError) or type(error).__module__.startswith(("pyspark.", "py4j."))):
+            return
+        own, *causes = _THROWN_NEXT.split(_THROWN_FIRST.sub("", str(error)))
+        texts = [own] if _TRACEBACK in own else [own, *causes]
+    for text in texts:
+        inner = _STAGE.sub("", text, count=1)
+        yield inner.partition("\n")[0]
+        if worker := _WORKER.match(inner):  # what a worker raised first
+            lines = inner[worker.end() :].split("\n")
+            yield next((line for line in lines if not line.startswith((" ", "\t"))), "")
 
 
 def described(error: BaseException) -> str:

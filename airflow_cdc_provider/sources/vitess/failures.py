@@ -35,7 +35,10 @@ _START_TEXT: Final = 200
 _END_TEXT: Final = 600
 """VTGate's texts begin with what failed and end with the cause; between are positions, which can be long."""
 
-_LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
+_LOST: Final = re.compile(
+    r"purged (?:required )?binary logs|binlog files have been purged|GTIDSet Mismatch"
+    r"|not found in the \S+ keyspace"
+)
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
 _UNREADABLE: Final = re.compile(
     r"failed to build ENUM and SET"

@@ -249,6 +249,7 @@ def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> N
         ("INVALID_ARGUMENT", "vgtid must have at least one value", ConfigurationError),
         ("UNIMPLEMENTED", "unknown service", ConfigurationError),
         ("UNKNOWN", "GTIDSet Mismatch", PositionLost),
+        ("UNKNOWN", "target: shop.-80: vttablet: lost: table purged_GTIDSet", TransientError),
         ("UNKNOWN", "the source purged required binary logs (errno 1236)", PositionLost),
         ("FAILED_PRECONDITION", "shard provided in VGTID, -80, not found in the shop keyspace", PositionLost),
     ],
