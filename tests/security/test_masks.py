@@ -73,7 +73,7 @@ OF_SPARK = [
     "java.lang.ClassNotFoundException: org.postgresql.Driver",
     "java.net.ConnectException: Connection refused",
     "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext",
-    "org.apache.iceberg.exceptions.RESTException: unknown\n\tat x.y\nCaused by: java.net.UnknownHostException: catalog",
+    "org.apache.iceberg.exceptions.RESTException: x\n\tat x.y\nCaused by: java.net.UnknownHostException: y",
 ]
 
 
