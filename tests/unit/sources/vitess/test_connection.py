@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, fail
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate, failed, table
 
+HEADER = "hEad3r-of-a-login"
 PASSWORD = "p@ss word"
 
 
@@ -206,9 +207,11 @@ def test_closed_client_ends_its_streams() -> None:
 
 
 def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> None:
-    refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and token is refused")
+    refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and {HEADER} is refused")
     with RecordingVtgate(refuses=refusal) as vtgate:
-        values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": "auth:token"})
+        values = read(
+            **vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": f"auth:{HEADER}"}
+        )
         with VtgateClient(values) as client:
             for call in (lambda: client.execute("x"), lambda: next(client.vstream(b""))):
                 with pytest.raises(ConfigurationError, match=r"with \*\*\* and \*\*\* is refused") as caught:
