@@ -124,12 +124,12 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = masked(str(error))
+    text = str(error)
     ours = error_of_worker(text)
     if ours is not None:
         return ours
     known, line = _known(text)
-    return known.error(known.message, found=line[:_LONGEST], remedy=known.remedy) if known else None
+    return known.error(known.message, found=masked(line)[:_LONGEST], remedy=known.remedy) if known else None
 
 
 def is_of_all_tables(error: BaseException) -> bool:

@@ -82,9 +82,10 @@ def failure(doing: str, code: str, details: str) -> CdcError:
     Returns:
         An exception whose class says whether a retry may help.
     """
-    text = masked(" ".join(details.split()))
-    is_long = len(text) > _START_TEXT + _END_TEXT
-    shown = f"{text[:_START_TEXT]} ... {text[-_END_TEXT:]}" if is_long else text
+    text = " ".join(details.split())
+    shown = masked(text)
+    if len(shown) > _START_TEXT + _END_TEXT:
+        shown = f"{shown[:_START_TEXT]} ... {shown[-_END_TEXT:]}"
     found = f"{code}: {shown.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
