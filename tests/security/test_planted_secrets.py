@@ -39,12 +39,14 @@ from airflow_cdc_provider.events.transforms.options import HashOptions
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.jobs.application import _Masking
+from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.redaction import with_redaction
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
 from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.registry import source_names, source_plugin
+from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.tasks.lineage import catalog_namespace, source_namespace
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from tests.bounded import bounded
@@ -476,6 +478,16 @@ def test_an_error_of_a_worker_is_masked_before_spark_logs_it() -> None:
     with pytest.raises(RuntimeError, match=r"OSError: login \*\*\*") as raised:
         list(_Task(fails, [], "", carried)(iter(())))
     assert not leaks("".join(traceback.format_exception(raised.value)), secret(1))
+
+
+def test_a_secret_that_is_part_of_a_name_changes_no_decision() -> None:
+    masking.remember("shop", secret=True)
+    lost = failure("streaming", "UNKNOWN", "cannot determine table columns for shop_items: event has [1]")
+    assert isinstance(lost, StaleTabletSchema)
+    assert lost.table == "shop_items"
+    assert "shop" not in str(lost)
+    masking.remember("Connection", secret=True)
+    assert isinstance(explain(RuntimeError("java.net.ConnectException: Connection refused")), TransientError)
 
 
 def hold(places: list[Path], held: Any) -> None:
