@@ -335,17 +335,22 @@ def test_what_is_asked_for_is_copied_and_nothing_else(
         },
     )
     store.copy("other", identity="wrong", **{"additional-conditions": [
+        {"data-collection": ".*", "filter": '{"n": {"$type": "nothing"}}'}
+    ]})  # fmt: skip
+    store.copy("other", identity="refused", **{"additional-conditions": [
         {"data-collection": ".*", "filter": '{"n": {"$nothing": 1}}'}
     ]})  # fmt: skip
     outcome = store.run()
     assert outcome.ok
-    assert [store.outcome(i) for i in ("nothing", "empty", "unknown", "one", "wrong")] == [
-        "ignored",
-        "ignored",
-        "ignored",
-        "done",
-        "failed",
-    ]
+    outcomes = {i: store.outcome(i) for i in ("nothing", "empty", "unknown", "one", "wrong", "refused")}
+    assert outcomes == {
+        "nothing": "ignored",
+        "empty": "ignored",
+        "unknown": "ignored",
+        "one": "done",
+        "wrong": "failed",
+        "refused": "ignored",
+    }
     assert "data-collections names no table" in caplog.text
     assert sorted(store.copied_ids("blue")) == [4, 6, 8]
     assert len(store.copied("with.dots")) == 10
