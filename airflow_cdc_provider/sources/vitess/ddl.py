@@ -36,7 +36,7 @@ _OTHER: Final = re.compile(
 )
 """Another table of an ALTER: whose rows a partition is exchanged with, or its new name."""
 _RENAME: Final = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
-_PART: Final = re.compile(r"`((?:[^`]|``)*)`|([\w$]+)")
+_PART: Final = re.compile(r"`((?:[^`]|``)*+)(?:`|\Z)|([\w$]+)")
 _HARMLESS: Final = re.compile(
     r"(DISABLE|ENABLE)\s+KEYS|PARTITION\s+BY\b|REMOVE\s+PARTITIONING|ADD\s+PARTITION\b"
     r"|(REORGANIZE|REBUILD|OPTIMIZE|ANALYZE|CHECK|REPAIR)\s+PARTITION\b|COALESCE\s+PARTITION\b"
