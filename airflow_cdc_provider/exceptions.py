@@ -123,15 +123,29 @@ def printable(text: str) -> str:
     )
 
 
-_VALUES: Final = re.compile(r"""['"`].*['"`]|(?<!\w)[-+]?\d[\w.+-]*""", re.DOTALL)
+_REASONS: Final = (
+    "divide by zero",
+    "overflow",
+    "not in range",
+    "out of bounds",
+    "would lose data",
+    "would result in data loss",
+    "Invalid regular expression",
+    "Failed to parse",
+    "Could not convert",
+    "can't decode",
+    "can't encode",
+)
+"""What libraries say of a value that they can't convert."""
 
 
-def without_values(text: str) -> str:
-    """Return a library's text with "..." for what is between its first and last quote, and for numbers.
+def without_values(error: BaseException) -> str:
+    """Return an error's class and the reason in its text, if that is a known one.
 
-    Arrow and Python quote the value that they can't convert; masks and transforms may exist to hide it.
+    Arrow and Python quote the value, with and without quotes; masks and transforms may exist to hide it.
     """
-    return _VALUES.sub("...", text)
+    reason = next((one for one in _REASONS if one in str(error)), "")
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
@@ -154,6 +168,23 @@ def from_extra(extra: str) -> Iterator[None]:
             f"{error.name or 'a library'} is not installed",
             remedy=f"pip install 'airflow-cdc-provider[{extra}]', also for Spark's driver and executors",
         ) from error
+
+
+@contextmanager
+def classified() -> Iterator[None]:
+    """Give errors of a source's own code a class here, since their text may quote a filter of a signal.
+
+    Errors of the system stay: their text is the system's.
+
+    Raises:
+        CdcError: The error, or one with its text.
+    """
+    try:
+        yield
+    except (CdcError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise CdcError(f"{type(error).__name__}: {error}") from error
 
 
 class TransientError(CdcError):

@@ -7,7 +7,8 @@ from typing import Any
 _PACKAGE = "airflow_cdc_provider"
 _TEXT: dict[str, Any] = {"type": ["string", "null"]}
 _SECRET: dict[str, Any] = {"type": ["string", "null"], "format": "password"}
-_FLAG: dict[str, Any] = {"type": ["boolean", "null"], "default": False}
+_FLAG: dict[str, Any] = {"type": ["boolean", "null"], "default": None}
+"""Without a default: false disables what other settings, or a list of servers, enable."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -132,8 +133,8 @@ _CQL_FIELDS = {
     ),
     "tls_check_hostname": _field(
         "TLS host name check",
-        "Compare the certificate's names with the contact point.",
-        {"type": ["boolean", "null"], "default": True},
+        "Compare the certificate's names with the contact point; empty for true.",
+        _FLAG,
     ),
 }
 """Of connections to clusters that speak CQL."""
@@ -205,7 +206,7 @@ _VITESS = _connection_type(
         "keepalive_seconds": _field(
             "Keepalive interval", "Seconds between pings of an idle connection; empty for none."
         ),
-        "max_message_bytes": _field("Largest message", "In bytes; empty for 4 MiB. Each row must fit."),
+        "max_message_bytes": _field("Largest message", "In bytes; empty for 17 MiB. Each row must fit."),
         "load_balancing": _field(
             "Load balancing", "With several VTGates: pick_first (also if empty) or round_robin."
         ),
@@ -237,5 +238,17 @@ _OPTIONS = {
         "type": "string",
         "example": "/opt/cdc/jars/iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
         "default": "",
+    },
+    "workload_identity_tokens": {
+        "description": (
+            "Whether connections may take tokens of the machine's identity, or sign some with a key file of "
+            "the machine: MONGODB-OIDC, MONGODB-AWS without a login, Kafka's metadata authentication and "
+            "assertion key files, OAUTHBEARER_AZURE_IMDS of registries. Then editors of connections can "
+            "send such tokens, for audiences of their choice, to servers of their choice."
+        ),
+        "version_added": "0.1.0",
+        "type": "boolean",
+        "example": "True",
+        "default": "False",
     },
 }

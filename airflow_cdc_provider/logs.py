@@ -6,18 +6,22 @@ import logging
 import traceback
 
 from airflow_cdc_provider.exceptions import printable
+from airflow_cdc_provider.masking import masked
 
 
 def logger(name: str) -> logging.Logger:
-    """Return a logger whose messages are one line of printable characters; tracebacks are indented."""
+    """Return a logger whose messages are one line of printable characters; tracebacks are indented.
+
+    Secrets are masked before: one of several lines isn't found in a single one.
+    """
     own = logging.getLogger(name)
     own.addFilter(_to_lines)
     return own
 
 
 def _to_lines(record: logging.LogRecord) -> bool:
-    record.msg, record.args = printable(record.getMessage()), None
+    record.msg, record.args = printable(masked(record.getMessage())), None
     if record.exc_info and record.exc_info[0] is not None:
-        lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
+        lines = masked("".join(traceback.format_exception(*record.exc_info))).splitlines()
         record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
     return True

@@ -3,11 +3,15 @@
 A process registers what it reads: the values of connections, resolved references, secrets of a declaration.
 Errors mask their text when they are made (:class:`~airflow_cdc_provider.exceptions.CdcError`), a job also its
 log and its result, and Airflow all of a task's log. So no code that composes a text needs to know a secret's
-place in it.
+place in it. Only texts that are shown are masked: code that decides by a text, or takes a name from it, does
+so before it makes an error of it, and structured data keep their names, keys, numbers and states.
 
 Masked are a value, its parts that are secrets themselves (lines of a key, a password in an address or in
-``name=value`` text), their usual encodings, and what a text's end cuts off of them. What a text has of a
-value of fewer than 4 characters is masked only where it is a word of its own; one of 1 character isn't.
+``name=value`` text), and what a cut leaves of them. They are searched in a text as it is, in base64 and
+hexadecimal, and in the text without escapes (of addresses, JSON, Java, shells, SQL, HTML) and line breaks.
+A value of fewer than 4 characters is masked only where it is a word of its own; one of 1 character, or a
+number of fewer than 4 digits, isn't. A value that is also a name of the declaration, or a common word, is
+masked only where a secret is expected: ``password=shop``.
 
 Everything in a connection is a secret, unless its name (``host``, ``tls_ca_file``) or its form (a number, a
 word, a host name) says that it isn't. Standard library only: the shipper has this module.
@@ -20,11 +24,12 @@ import contextlib
 import html
 import json
 import re
-import shlex
-from collections.abc import Collection, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
-from urllib.parse import quote, quote_plus, unquote
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 MASK: Final = "***"
 _SHORT: Final = 4
@@ -35,21 +40,21 @@ _DISTINCT: Final = 8
 _MOST_PARTS, _LONGEST_PART = 400, 2000
 """Of a value that has secrets in it."""
 
-_ALWAYS: Final = re.compile(
-    r"header|cookie|authorization|authmechanismproperties|secreturi|user[._-]?info|jaas|connectionstring"
-    r"|oauthbearer[._]config"
-)
+_ALWAYS: Final = re.compile(r"cookie|authorization|secreturi|user[._-]?info|connectionstring")
+_HOLDS: Final = re.compile(r"(headers?|authmechanismproperties|jaas|jaas[._]config|oauthbearer[._]config)$")
+"""Names of values that are several settings, each with its own name."""
 _NEVER: Final = re.compile(
     r"(^|[._-])(file|location|path|folder|dir|url|uri|endpoint|type|class|mechanisms?|method|algorithms?"
-    r"|protocol|enabled|format|ms|seconds|bytes|impl|warehouse|suites?|source|providers?)$"
+    r"|protocol|enabled|format|ms|seconds|bytes|impl|warehouse|suites?|source|providers?|resource|name)$"
 )
 _USUALLY: Final = re.compile(
     r"pass(word|wd|phrase)?([._-]|\d|$)|pwd|password|passphrase|secret|token|bearer|assertion|private|credential"
-    r"|(^|[._-])(sas|sig|salt|pem|keytab)([._-]|$)|key$|key[._-]?(pem|data|material)|(api|access|account|encryption|master)[._-]?key"
+    r"|(^|[._-])(sas|sig|salt|pem|keytab)([._-]|$)|(^|[._-])auth$|key$|key[._-]?(pem|data|material)"
+    r"|(api|access|account|encryption|master)[._-]?key"
 )
 _NAMING: Final = re.compile(
     r"(^|[._-])(hosts?|servers?|port|schema|database|rack|zone|keyspace|datacenter|region|region_name|topic|id|login|user"
-    r"|username|principal|realm|(app)?name|source|set|group)$"
+    r"|username|principal|realm|scope|environment|(app)?name|source|set|group)$"
 )
 _PLAIN: Final = re.compile(
     r"[A-Za-z]*([ _,./:-]+[A-Za-z]+)*|[+-]?[\d.,:]+ ?[A-Za-z]{0,2}|/[^?;=@]*|[A-Za-z]{1,3}\d{1,3}"
@@ -60,12 +65,118 @@ _LOGIN: Final = re.compile(r"(?:://|thin:|oci:)[^/@:\s]*[:/](\S{1,200})@|https?:
 _PAIR: Final = re.compile(r"""(?<![\w.-])(?=([\w.-]+)["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s;,&)]+))""")
 _MARKER: Final = re.compile(r"(\[CDC-[A-Z-]+\] )")
 
+_CUT: Final = re.compile(r"""\n|["' ]{0,2}(?:\.{3,}|…)["' ]{0,2}""")
+_COMMON: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "admin connection database default disabled enabled error false host key login no none null off on"
+        " optional password plain public refused required root secret server source table test token topic"
+        " true user yes cassandra kafka mongodb pulsar scylla spark vitess",
+    )
+)
+_HEX: Final = "[0-9A-Fa-f]"
+_ESCAPE: Final = re.compile(
+    "|".join(
+        [
+            *(
+                rf"(?P<{name}>{begin}[C-Fc-f]{_HEX}(?:{begin}[89ABab]{_HEX})+|{begin}{_HEX}{{2}})"
+                for name, begin in (("percent", "%(?:25)*"), ("byte", r"\\+x"))
+            ),
+            r"(?P<octal>\\+3[0-7]{2}(?:\\+2[0-7]{2})+|\\+[0-3][0-7]{2})",
+            rf"(?P<unit>\\+u[Dd][89ABab]{_HEX}{{2}}\\+u[Dd][C-Fc-f]{_HEX}{{2}}|\\+u{_HEX}{{4}})",
+            rf"\\+U(?P<rune>00(?:0{_HEX}|10){_HEX}{{4}})",
+            r"(?P<space>\\+[nrt])",
+            r"(?P<backslash>\\+)",
+            rf"&(?:amp;)*(?P<entity>#\d{{1,7}}|#[Xx]{_HEX}{{1,6}}|[A-Za-z]{{2,8}});",
+            r"(?P<latin>[\xc2-\xf4][\x80-\xbf]+)",
+            r"(?P<marks>[A-Za-z][\u0300-\u036f]+)",
+        ]
+    )
+)
+"""A character as programs write it, also if escaped twice. ``latin``: UTF-8 that was read as Latin-1."""
+
+
+def _of_bytes(data: bytes) -> str:
+    with contextlib.suppress(UnicodeDecodeError):
+        return data.decode()
+    return data.decode("latin-1")
+
+
+_READ: Final[Mapping[str, Callable[[str], str]]] = {
+    **dict.fromkeys(
+        ("percent", "byte"),
+        lambda found: _of_bytes(bytes.fromhex("".join(re.findall(r"(?:%(?:25)*|\\+x)(..)", found)))),
+    ),
+    "octal": lambda found: _of_bytes(bytes(int(one, 8) for one in re.findall(r"\d{3}", found))),
+    "unit": lambda found: bytes.fromhex("".join(re.findall("u(.{4})", found))).decode("utf-16-be", "replace"),
+    "rune": lambda found: chr(int(found, 16)),
+    "space": lambda _: " ",
+    "backslash": lambda _: "",
+    "entity": lambda found: html.unescape(f"&{found};"),
+    "latin": lambda found: _of_bytes(found.encode("latin-1")),
+    "marks": lambda found: unicodedata.normalize("NFC", found),
+}
+_PASSES: Final = 3
+"""How often a text may be encoded, each time in another way."""
+_BETWEEN: Final = dict.fromkeys(map(ord, " \t\n\r\v\f'\"`+\\\xa0"))
+"""What programs put between the characters of a value, or in place of others: line ends, doubled quotes."""
+
+
+class Known(NamedTuple):
+    """All that a process knows."""
+
+    secrets: frozenset[str]
+    names: frozenset[str]
+
+
+class _Forms:
+    """The texts that are searched in one view of a text."""
+
+    def __init__(self, forms: Iterable[str]) -> None:
+        self._all = frozenset(form for form in forms if len(form) > 1)
+        self._longest = max(map(len, self._all), default=0)
+        self._starts: dict[str, list[str]] = {}
+        self._ends: dict[str, list[str]] = {}
+        for form in self._all:
+            if len(form) > _DISTINCT:
+                self._starts.setdefault(form[:_DISTINCT], []).append(form)
+                self._ends.setdefault(form[-_DISTINCT:], []).append(form)
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Return where they are."""
+        for form in self._all:
+            if len(form) < _SHORT or (form.isdigit() and len(form) < _DISTINCT):
+                if not form.isdigit() or len(form) >= _SHORT:
+                    word = rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
+                    yield from (found.span() for found in re.finditer(word, text))
+                continue
+            at = text.find(form)
+            while at >= 0:
+                yield at, at + len(form)
+                at = text.find(form, at + len(form))
+        if self._starts:
+            begin = 0
+            for cut in _CUT.finditer(text):
+                yield from self._cut(text, begin, cut.start())
+                begin = cut.end()
+            yield from self._cut(text, begin, len(text))
+
+    def _cut(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Find the start of one at the end of a part of a text, and the end of one at its start."""
+        for at in range(max(end - self._longest, begin), end - _DISTINCT + 1):
+            starts = self._starts.get(text[at : at + _DISTINCT], ())
+            if any(form.startswith(text[at:end]) for form in starts):
+                yield at, end
+                break
+        for at in range(min(end, begin + self._longest), begin + _DISTINCT - 1, -1):
+            ends = self._ends.get(text[at - _DISTINCT : at], ())
+            if any(form.endswith(text[begin:at]) for form in ends):
+                yield begin, at
+                break
+
+
 _secrets: set[str] = set()
-_forms: dict[str, None] = {}
-"""All that is masked, longest first."""
-_starts: dict[str, list[str]] = {}
-"""Forms by their first characters, which a text's end may cut."""
-_ends: dict[str, list[str]] = {}
+_names: set[str] = set(_COMMON)
 
 
 def remember(values: Any, *, secret: bool = False) -> frozenset[str]:
@@ -76,20 +187,34 @@ def remember(values: Any, *, secret: bool = False) -> frozenset[str]:
         secret: Whether all of them are secrets, whatever their names and forms.
 
     Returns:
-        The secrets.
+        The secrets, without those that are names.
     """
     found = secrets_of(values, secret=secret)
-    if new := found - _secrets:
-        _secrets.update(new)
-        added = {form for one in new for form in _forms_of(one)} - _forms.keys()
-        forms = sorted({*_forms, *added}, key=lambda form: (-len(form), form))
-        _forms.clear()
-        _forms.update(dict.fromkeys(forms))
-        for form in added:
-            if len(form) > _DISTINCT:
-                _starts.setdefault(form[:_DISTINCT], []).append(form)
-                _ends.setdefault(form[-_DISTINCT:], []).append(form)
-    return found
+    restore(Known(found, frozenset()))
+    return found - _names
+
+
+def remember_names(names: Iterable[str]) -> None:
+    """Register names of a declaration: they are in all texts, and masking them would hide nothing."""
+    restore(Known(frozenset(), frozenset(names)))
+
+
+def known() -> Known:
+    """Return all that is registered, for another process of the job."""
+    return Known(frozenset(_secrets), frozenset(_names))
+
+
+def restore(other: Known) -> None:
+    """Register what another process knows."""
+    _secrets.update(other.secrets)
+    _names.update(other.names)
+
+
+def forget() -> None:
+    """Forget all secrets and names."""
+    _secrets.clear()
+    _names.clear()
+    _names.update(_COMMON)
 
 
 def secrets_of(values: Any, *, secret: bool = False) -> frozenset[str]:
@@ -97,75 +222,90 @@ def secrets_of(values: Any, *, secret: bool = False) -> frozenset[str]:
     return frozenset(filter(str.strip, _found(values, "password" if secret else "")))
 
 
-def known() -> frozenset[str]:
-    """Return all registered secrets, for another process of the job."""
-    return frozenset(_secrets)
-
-
 def masked(text: str) -> str:
     """Return a text with ``***`` in place of each registered secret. The code of an error stays."""
-    if not _forms:
+    if not _secrets:
         return text
     pieces = _MARKER.split(text)
     return "".join(piece if at % 2 else _masked(piece) for at, piece in enumerate(pieces))
 
 
-def masked_values(value: Any, keep: Collection[str] = ()) -> Any:
-    """Return plain data in which all texts are masked, except the names of mappings and the members kept."""
-    if isinstance(value, str):
-        return masked(value)
+def masked_values(value: Any, texts: Collection[str], path: str = "") -> Any:
+    """Return plain data in which the texts of some members are masked.
+
+    Args:
+        value: The data.
+        texts: Paths of members that are free text: ``error``, ``tables.error``. All others name or count
+            something, and stay.
+        path: The path of the value.
+    """
     if isinstance(value, Mapping):
+        is_text = path in texts
         return {
-            name: member if name in keep else masked_values(member, keep) for name, member in value.items()
+            name: masked_values(member, texts, path if is_text else f"{path}.{name}".lstrip("."))
+            for name, member in value.items()
         }
-    return [masked_values(member, keep) for member in value] if isinstance(value, (list, tuple)) else value
-
-
-def forget() -> None:
-    """Forget all secrets."""
-    for known in (_secrets, _forms, _starts, _ends):
-        known.clear()
+    if isinstance(value, (list, tuple)):
+        return [masked_values(member, texts, path) for member in value]
+    return masked(value) if isinstance(value, str) and path in texts else value
 
 
 def _masked(text: str) -> str:
-    if "\n" in text:
-        text = _without_wrapped(text)
-    for form in _forms:
-        if len(form) == 1:
-            continue
-        if len(form) < _SHORT:
-            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", MASK, text)
-        elif form in text:
-            text = text.replace(form, MASK)
-    return "\n".join(map(_without_cut, text.split("\n")))
+    forms, packed = _searched(frozenset(_secrets - _names))
+    decoded, places = _decoded(text)
+    spans = [*forms.spans(text), *(_named(text) if _secrets & _names else ())]
+    if decoded != text:
+        spans += [(places[begin], places[end]) for begin, end in forms.spans(decoded)]
+    if found := list(packed.spans(decoded.translate(_BETWEEN))):
+        kept = [at for at, character in enumerate(decoded) if ord(character) not in _BETWEEN]
+        spans += [(places[kept[begin]], places[kept[end - 1] + 1]) for begin, end in found]
+    pieces: list[str] = []
+    done = 0
+    for begin, end in sorted(spans):
+        if begin >= done:
+            pieces += (text[done:begin], MASK)
+        done = max(done, end)
+    return "".join((*pieces, text[done:]))
 
 
-def _without_cut(line: str) -> str:
-    """Mask the start of a secret at a line's end, and the end of one at its start."""
-    longest = len(next(iter(_forms)))
-    for at in range(max(len(line) - longest, 0), len(line) - _DISTINCT + 1):
-        if any(form.startswith(line[at:]) for form in _starts.get(line[at : at + _DISTINCT], ())):
-            line = line[:at] + MASK
+@lru_cache(maxsize=1)
+def _searched(secrets: frozenset[str]) -> tuple[_Forms, _Forms]:
+    """Return what is searched in a text, also in one without escapes; and in one without line ends."""
+    forms = {form for secret in secrets for form in (secret, _decoded(secret)[0], *_forms_of(secret))}
+    packed = (form.translate(_BETWEEN) for form in forms)
+    return (
+        _Forms(form for form in forms if form in secrets or len(form) >= _SHORT),
+        _Forms(form for form in packed if len(form) > _DISTINCT),
+    )
+
+
+def _named(text: str) -> Iterator[tuple[int, int]]:
+    """Find secrets that are names, or common words, where a secret is expected."""
+    for pair in _PAIR.finditer(text):
+        if pair[2].strip("\"'.]}") in _secrets & _names and _is_secret_name(_words(pair[1])):
+            yield pair.span(2)
+    for login in _LOGIN.finditer(text):
+        if login[1] in _secrets:
+            yield login.span(1)
+
+
+def _decoded(text: str) -> tuple[str, Sequence[int]]:
+    """Return a text without escapes, and where each of its characters, and its end, is in the text."""
+    places: Sequence[int] = range(len(text) + 1)
+    for _ in range(_PASSES):
+        pieces, found, done = list[str](), list[int](), 0
+        for escape in _ESCAPE.finditer(text):
+            kind = str(escape.lastgroup)
+            plain = _READ[kind](escape[kind])
+            pieces += (text[done : escape.start()], plain)
+            found.extend(places[done : escape.start()])
+            found.extend([places[escape.start()]] * len(plain))
+            done = escape.end()
+        if not done:
             break
-    for at in range(min(len(line), longest), _DISTINCT - 1, -1):
-        if any(form.endswith(line[:at]) for form in _ends.get(line[at - _DISTINCT : at], ())):
-            return MASK + line[at:]
-    return line
-
-
-def _without_wrapped(text: str) -> str:
-    """Mask secrets that are broken across lines."""
-    places = [at for at, character in enumerate(text) if not character.isspace()]
-    packed = "".join(text[at] for at in places)
-    spans = []
-    for form in {"".join(form.split()) for form in _forms}:
-        at = packed.find(form) if len(form) > _DISTINCT else -1
-        while at >= 0:
-            spans.append((places[at], places[at + len(form) - 1] + 1))
-            at = packed.find(form, at + len(form))
-    for begin, end in sorted(spans, reverse=True):
-        text = text[:begin] + MASK + text[end:]
-    return text
+        found.extend(places[done:])
+        text, places = "".join((*pieces, text[done:])), found
+    return text, places
 
 
 def _found(value: Any, name: str) -> Iterator[str]:
@@ -182,70 +322,80 @@ def _found(value: Any, name: str) -> Iterator[str]:
 
 def by_name(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of some settings whose names say that they are secrets: most have values of any form."""
-    return {name: value for name, value in values.items() if _is_secret_name(_words(name))}
+    return {
+        name: value for name, value in values.items() if _is_secret_name(_words(name)) or _holds(_words(name))
+    }
 
 
 def _words(name: object) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(name)).lower()
 
 
+def _holds(name: str) -> bool:
+    return bool(_HOLDS.search(name.replace("_", "").replace("-", "")))
+
+
 def _is_secret_name(name: str) -> bool:
     plain = name.replace("_", "").replace("-", "")
-    return bool(_ALWAYS.search(plain) or (_USUALLY.search(name) and not _NEVER.search(name)))
+    usually = _USUALLY.search(name) and not (_NEVER.search(name) or _holds(name))
+    return bool(usually or _ALWAYS.search(plain))
+
+
+def _is_public(name: str, value: str) -> bool:
+    return bool(_NEVER.search(name) or _NAMING.search(name) or _PLAIN.fullmatch(value))
 
 
 def _in_text(text: str, name: str) -> Iterator[str]:
+    is_secret, is_address = _is_secret_name(name), "://" in text
     if text.lstrip().startswith("{"):
         with contextlib.suppress(ValueError, RecursionError):
             yield from _found(json.loads(text), name)
+            if not is_secret:
+                return
     for password, token in _LOGIN.findall(text):
         for one in {password, password.partition("@")[0], token}:
             yield from (one, unquote(one))
-    is_secret = _is_secret_name(name)
-    is_address = "://" in text
+    has_parts = _holds(name) or (is_secret and not is_address)
     for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
-        given = pair[2].strip("\"'")[:_LONGEST_PART]
-        if _is_secret_name(_words(pair[1])):
-            yield from (given, unquote(given), unquote(given.partition(":")[2]))
-        elif is_secret and not is_address and len(given) >= _SHORT and given not in ("true", "false"):
+        key, given = _words(pair[1]), pair[2].strip("\"'")[:_LONGEST_PART]
+        if _is_secret_name(key):
+            yield from (given, unquote(given), unquote(given.partition(":")[2]), given.partition(" ")[2])
+        elif has_parts and len(given) >= _SHORT and not _is_public(key, given):
             yield from (given, unquote(given))
     if not is_secret:
         for one in text.split("&") if "=" in text else (text,):
-            key, _, value = one.rpartition("=")
-            if not (_NEVER.search(key or name) or _NAMING.search(key or name) or _PLAIN.fullmatch(value)):
+            key, _, value = one.partition("=")
+            if not value.strip("="):  # base64
+                key, value = "", one
+            if _holds(_words(key)):
+                yield from _in_text(value, _words(key))
+            elif not (_holds(name) and _PAIR.search(text)) and not _is_public(key or name, value):
                 yield value
         return
-    yield text
-    yield text.strip()
+    yield from (text, text.strip())
     if is_address:
         return
     if len(after := text.partition(":")[2].strip()) >= _SHORT:
         yield after
+    if text.lower().startswith(("bearer ", "basic ", "token ", "apikey ")):
+        yield text.rsplit(maxsplit=1)[-1]
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > 1:
         yield "".join(lines)
         lines = [line for line in lines if not line.startswith("-----")]
         yield "".join(lines)
     words = (word for line in lines for word in line.split() if len(word) >= _DISTINCT)
-    yield from islice(words, _MOST_PARTS)
+    yield from islice((word for word in words if len(lines) > 1 or not word.isalpha()), _MOST_PARTS)
 
 
 def _forms_of(secret: str) -> Iterator[str]:
-    """Return a secret and its usual encodings."""
+    """Return a secret in base64, inside of any text, and in hexadecimal."""
     data = secret.encode(errors="surrogateescape")
-    quoted = json.dumps(secret)[1:-1]
-    encoded = [quote(data, safe=safe) for safe in ("", "/", "!$&'()*+,;=:")]
-    encoded += [quote_plus(data), quote_plus(data, safe="*").replace("~", "%7E"), quote(encoded[0])]
-    yield from (secret, quoted, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(quoted)[1:-1])
-    yield re.sub(r"[&<>='+]", lambda special: f"\\u{ord(special.group()):04x}", quoted)
-    yield from (repr(secret)[1:-1], repr(data)[2:-1], shlex.quote(secret), repr(repr(secret))[2:-2])
-    yield from (html.escape(secret).replace("&#x27;", mark) for mark in ("&#x27;", "&#39;", "&apos;"))
-    yield from (*encoded, base64.b64encode(data).decode().rstrip("="))
-    yield from (re.sub("%..", lambda code: code.group().lower(), one) for one in encoded)
+    yield base64.b64encode(data).decode().rstrip("=")
     if len(data) < _DISTINCT // 2:
         return
     yield from (data.hex(), data.hex().upper())
-    for before in range(3):  # the encoding of a text that has the secret anywhere
+    for before in range(3):
         begin, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             if end - begin >= _SHORT:

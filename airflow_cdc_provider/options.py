@@ -20,11 +20,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.masking import by_name, masked, remember, secrets_of
+from airflow_cdc_provider.masking import masked, remember, secrets_of
 from airflow_cdc_provider.secrets import environment_variable, has_reference, is_reference
+from airflow_cdc_provider.yaml_file import parse_yaml
 
 T = TypeVar("T")
 
+_PUBLIC: Final = frozenset(
+    {
+        *("type", "warehouse", "catalog-impl", "io-impl", "uri", "cache-enabled", "clients", "columns"),
+        *("client.region", "s3.endpoint", "s3.path-style-access"),
+    }
+)
+"""Names of settings that are no secrets, in options that may have some."""
 _LONGEST_SECONDS: Final = 100 * 366 * 86_400
 """100 years: in microseconds, and around now, it has less than 64 bits."""
 
@@ -236,7 +244,7 @@ def _leaves(value: object, *, text: bool = True) -> list[str]:
         import yaml
 
         with contextlib.suppress(yaml.YAMLError):
-            return [value, *_leaves(yaml.safe_load(value), text=False)]
+            return [value, *_leaves(parse_yaml(value), text=False)]
     if isinstance(value, Mapping):
         return [leaf for pair in value.items() for one in pair for leaf in _leaves(one, text=False)]
     if isinstance(value, (list, tuple)):
@@ -268,8 +276,9 @@ def _secret(hint: Any, given: object, path: str, secret: Any) -> Any:
 def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any:
     path = _join(path, str(name))
     if isinstance(given, str) and (text := os.environ.get(environment_variable(given))) is not None:
-        if not remember({name: text}):
+        if is_public(name, text):
             return text
+        remember(text, secret=True)
     elif isinstance(given, str) and has_reference(given) and not is_reference(given):
         raise ConfigurationError(
             f"invalid value for option {path}", expected="a reference to a secret as the whole value"
@@ -278,8 +287,8 @@ def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any
         raise ConfigurationError(
             f"invalid value for option {path}", expected="a string; quote it in YAML if necessary"
         )
-    elif not (isinstance(given, str) and is_reference(given)):
-        remember({name: given})
+    elif not (isinstance(given, str) and is_reference(given)) and not is_public(name, given):
+        remember(given, secret=True)
     return unwrapped(given) if hint is Any else given
 
 
@@ -313,7 +322,7 @@ def from_environment(hint: Any, value: object, path: str) -> object:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except yaml.YAMLError:  # its text quotes the content
         raise ConfigurationError(
             f"invalid value for option {path}",
@@ -347,8 +356,15 @@ def to_plain(options: object) -> Any:
 
 
 def secret_settings(settings: Mapping[str, Any]) -> list[Any]:
-    """Return the values of settings whose names say that they are secrets."""
-    return list(by_name(settings).values())
+    """Return the values of settings that may be secrets."""
+    return [value for name, value in settings.items() if not is_public(name, value)]
+
+
+def is_public(name: object, value: object) -> bool:
+    """Return whether a setting of a catalog or of a custom class is no secret; of other names it is one."""
+    if value is None or isinstance(value, bool) or value in ("true", "false", ""):
+        return True
+    return name in _PUBLIC and not secrets_of({name: value})
 
 
 def literal_secrets(options: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -365,7 +381,9 @@ def literal_secrets(options: object, path: tuple[Any, ...] = ()) -> Iterator[tup
                 for name, member in value.items():
                     reference = isinstance(member, str) and is_reference(member)
                     secret = spec.metadata["secret"]
-                    if not reference and (secret(member) if callable(secret) else secrets_of({name: member})):
+                    if not reference and (
+                        secret(member) if callable(secret) else not is_public(name, member)
+                    ):
                         yield (*place, name), member
     elif isinstance(options, tuple):
         for number, member in enumerate(options):

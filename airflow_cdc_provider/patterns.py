@@ -4,20 +4,21 @@ Names of tables, topics and columns come from sources, and patterns of signals f
 channel. Python's ``re`` can take hours for 30 characters, so RE2 matches. Their syntax differs:
 
 * a pattern of a declaration is translated for RE2 if all its parts mean the same in both; else (look-around,
-  references to groups, rare escapes) ``re`` matches it: its author is trusted;
+  references to groups, ``$`` before the end, rare escapes) ``re`` matches it: its author is trusted;
 * a pattern of a signal is matched by RE2 alone, within bounds, or refused.
 
-``\w``, ``\d`` and ``\s`` are those of ``re``: all letters, digits and spaces of Unicode.
+``\w``, ``\d`` and ``\s`` are those of ``re``: all letters, digits and spaces of its version of Unicode.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
-_CLASSES: Final = {"w": r"\pL\pN_", "d": r"\p{Nd}", "s": r"\t-\r\x1c-\x20\x{85}\pZ"}
 _CLASS_PART: Final = r"[^\[\]\\&|~]|\\[^A-Za-z0-9]|\\[wdsnrtf]"
 _PART: Final = re.compile(
     rf"""\\(?P<escape>[wdsWDS])              # a class of characters
@@ -29,7 +30,7 @@ _PART: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _UNTRUSTED_CHARACTERS: Final = 1_000
-_UNTRUSTED_BYTES: Final = 1 << 20
+_UNTRUSTED_BYTES: Final = 1 << 18
 """Memory of one pattern of a signal, most of it for states that RE2 keeps while it matches."""
 
 
@@ -57,7 +58,7 @@ def compiled(pattern: str, *, dot_all: bool = False) -> Any:
     except (OverflowError, RecursionError) as error:
         raise re.error(f"too large: {error}") from None
     translated = _translated(pattern)
-    if translated is None:
+    if translated is None or "$" in pattern[:-1]:  # before a line end at the end it matches, too
         return plain
     import re2
 
@@ -131,6 +132,15 @@ def _options(*, dot_all: bool) -> Any:
     return options
 
 
+@cache
+def _ranges(letter: str) -> str:
+    """Return the characters that ``re`` takes for one of the class, as ranges for RE2."""
+    points = array("I", range(sys.maxunicode + 1)).tobytes()
+    every = points.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+    found = (one.span() for one in re.finditer(rf"\{letter}+", every))
+    return "".join(rf"\x{{{start:x}}}-\x{{{end - 1:x}}}" for start, end in found)
+
+
 def _translated(pattern: str) -> str | None:
     """Return a pattern for RE2 with the meaning that it has for ``re``, None if that isn't known."""
     start = "(?i)" if pattern.startswith("(?i)") else ""
@@ -143,9 +153,9 @@ def _translated(pattern: str) -> str | None:
         letter = part["escape"]
         if letter:
             negation = "^" if letter.isupper() else ""
-            parts.append(f"[{negation}{_CLASSES[letter.lower()]}]")
+            parts.append(f"[{negation}{_ranges(letter.lower())}]")
         elif part[0].startswith("["):
-            parts.append(re.sub(r"\\([wds])", lambda found: _CLASSES[found[1]], part[0]))
+            parts.append(re.sub(r"\\([wds])", lambda found: _ranges(found[1]), part[0]))
         else:
             parts.append(part[0])
     return "".join(parts)

@@ -1,7 +1,7 @@
-"""Files in folders to which others write: only regular ones are opened, and no link is followed.
+"""Files in folders to which others write, and files that connections name: only regular ones are opened.
 
-A named pipe would block its reader for ever, a device never ends, and a link leads to a file that the writer
-of the folder may not be allowed to read, or to change.
+A named pipe would block its reader for ever, and a device never ends. In a folder of others no link is
+followed: it leads to a file that the writer of the folder may not be allowed to read, or to change.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 LARGEST_SEGMENT_BYTES: Final = (1 << 31) - 1
 """Cassandra's positions in a segment are of 31 bits."""
+
+APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 _KINDS: Final = {
     stat.S_IFLNK: "a link",
@@ -24,10 +27,17 @@ _KINDS: Final = {
     stat.S_IFBLK: "a device",
 }
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_BYTES: Final = 1 << 20
+"""Of a file that a connection names: a certificate, a key, or settings."""
 
 
 def open_regular(
-    path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666, *, folder: int | None = None
+    path: str | Path,
+    flags: int = os.O_RDONLY,
+    mode: int = 0o666,
+    *,
+    folder: int | None = None,
+    links: bool = False,
 ) -> int:
     """Open a regular file, and return its descriptor.
 
@@ -36,12 +46,14 @@ def open_regular(
         flags: Flags of ``os.open``.
         mode: Mode of a file that is created.
         folder: Descriptor of the folder of a relative path.
+        links: Whether a link to a regular file is one.
 
     Raises:
         OSError: It is a link or another kind of file (``EINVAL``), is missing, or can't be opened.
     """
+    flags |= _FLAGS & ~os.O_NOFOLLOW if links else _FLAGS
     try:
-        file = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
+        file = os.open(path, flags, mode, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _irregular(os.lstat(path, dir_fd=folder), path) from None
@@ -69,6 +81,44 @@ def read_start(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
     """
     with open(open_regular(path), "rb") as file:
         return file.read(most_bytes), os.fstat(file.fileno())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable by its owner only; a link in its place is replaced, not followed.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.unlink(missing_ok=True)
+        with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_small(path: str | Path) -> bytes:
+    """Return the content of a regular file of at most 1 MiB, or of one that a link leads to.
+
+    Mounted secrets are links. A file's size says little: some of the kernel's files have none, and never end.
+
+    Raises:
+        OSError: It is another kind of file, is too large (``EFBIG``), is missing, or can't be read.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _irregular(status, path)  # some devices do something when they are opened
+    with open(open_regular(path, links=True), "rb") as file:
+        data = file.read(_MOST_BYTES + 1) or b""
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, "it has more than 1 MiB", str(path))
+    return data
 
 
 def open_subfolder(name: str, folder: int) -> int:

@@ -52,6 +52,23 @@ def _replaceable(folder: Path, links: int = 0) -> str:
     return ""
 
 
+def changeable_inside(folder: Path) -> str:
+    """Return why other users can change what is in a folder; empty if they can't.
+
+    Modes of what is this user's count only where others can enter the folder.
+
+    Raises:
+        OSError: A part of it can't be reached.
+    """
+    reachable = folder.lstat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        reason = changeable_by_others(status)
+        if reason and (reachable or status.st_uid != os.geteuid()):
+            return f"{path}: {reason}"
+    return ""
+
+
 def read_trusted(path: str, what: str) -> str:
     """Read a file that nobody but this user or root can change, or that is mounted read-only.
 

@@ -31,6 +31,7 @@ from airflow_cdc_provider.events.encoder import ConverterName, Converters, encod
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import Converter, FramedConverter, JsonConverter
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from benchmarks.bench_event_formats import envelope
@@ -70,6 +71,7 @@ def main() -> None:
             made["value"].cast(pa.binary()),
             np.arange(made.num_rows),
             np.full(made.num_rows, 1_700_000_000_000),
+            np.zeros(made.num_rows, np.bool_),
         )
         records = ours(messages, feed_of(name, memory))
         if name == "avro":
@@ -84,16 +86,14 @@ def feed_of(name: ConverterName, memory: Memory) -> Feed:
     converter: Converter = JsonConverter()
     if name in ("avro", "protobuf", "json_schema"):
         converter = FramedConverter(RegisteredSchemas(memory, name))
-    return Feed(
-        "shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, frozenset(), converter, converter
-    )
+    return Feed("shop.orders", 0, 0, 0, False, "shop.orders", True, True, bool, {}, converter, converter)
 
 
 def ours(messages: Messages, feed: Feed) -> Callable[[], pa.RecordBatch]:
     """Return what makes records."""
 
     def run() -> pa.RecordBatch:
-        return read_messages(messages, feed, {("shop.orders", "shop.orders", "")}, Counter())
+        return read_messages(messages, feed, RecordedSchemas(), Counter())
 
     return run
 

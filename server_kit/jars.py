@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from server_kit.cache import cache_folder, cached, locked, require_hash
+from server_kit.cache import cache_folder, cached, locked, require_hash, sha256
 from server_kit.programs import find_java, find_program, run_program
 
 CASSANDRA_VERSION = "5.0.9"
@@ -24,16 +24,18 @@ DEBEZIUM_VITESS_VERSION = "3.5.0.Final"
 KAFKA_VERSION = "4.3.1"
 PULSAR_VERSION = "4.0.0"
 REGISTRY_VERSION = "2.6.13.Final"
+_REGISTRY_SHA256 = "7aa4f6a1990eee32d46ecc0cb5178ad58ea844ab641a15fc8893b036fb3a8482"
+"""Of the lines that ``sha256sum`` prints for the jars in the registry's archive, sorted by their paths."""
 ICEBERG_VERSION = "1.12.0"
 LOCAL_FILES_VERSION = "0.1.0"
 SPARK_JARS = (f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG_VERSION}",)
 
 _JACKSON_VERSION = "2.19.0"
 _JACKSON = (
-    "core:jackson-core",
-    "core:jackson-databind",
-    "core:jackson-annotations",
-    "datatype:jackson-datatype-jsr310",
+    "com.fasterxml.jackson.core:jackson-core",
+    "com.fasterxml.jackson.core:jackson-databind",
+    "com.fasterxml.jackson.core:jackson-annotations",
+    "com.fasterxml.jackson.datatype:jackson-datatype-jsr310",
 )
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -48,7 +50,7 @@ def spark_jars() -> list[Path]:
     The list is explicit and not transitive: Spark's Ivy (``--packages``) trips over half-filled Maven
     repositories.
     """
-    folder = cached("spark-jars", f"4.1-iceberg-{ICEBERG_VERSION}", _copy_spark_jars, "Iceberg for Spark")
+    folder = _cached("spark-jars", f"4.1-iceberg-{ICEBERG_VERSION}", _copy_spark_jars, "Iceberg for Spark")
     return sorted(folder.glob("*.jar"))
 
 
@@ -58,23 +60,23 @@ def local_files_jar() -> Path:
     Hadoop's own starts ``chmod`` for each file that it writes where its native library is missing.
     """
     what = "a local file system for Hadoop"
-    folder = cached("local-files", LOCAL_FILES_VERSION, _copy_local_files, what)
+    folder = _cached("local-files", LOCAL_FILES_VERSION, _copy_local_files, what)
     return next(folder.glob("*.jar"))
 
 
 def cassandra_jars(version: str = CASSANDRA_VERSION) -> Path:
     """Return the folder with a release's jars, and download them first if need be."""
-    return cached("cassandra", version, partial(_copy_cassandra, version), f"Cassandra {version} (67 MB)")
+    return _cached("cassandra", version, partial(_copy_cassandra, version), f"Cassandra {version} (67 MB)")
 
 
 def kafka_jars() -> Path:
     """Return the folder with Kafka's broker, and download it first if need be."""
-    return cached("kafka", KAFKA_VERSION, _copy_kafka, f"Kafka {KAFKA_VERSION} (44 MB)")
+    return _cached("kafka", KAFKA_VERSION, _copy_kafka, f"Kafka {KAFKA_VERSION} (44 MB)")
 
 
 def pulsar_jars() -> Path:
     """Return the folder with Pulsar's broker, and download it first if need be."""
-    return cached("pulsar", PULSAR_VERSION, _copy_pulsar, f"Pulsar {PULSAR_VERSION}")
+    return _cached("pulsar", PULSAR_VERSION, _copy_pulsar, f"Pulsar {PULSAR_VERSION}")
 
 
 def registry_folder() -> Path:
@@ -83,27 +85,27 @@ def registry_folder() -> Path:
     2.6 is the last line that Java 17 runs; the next ones are larger, too.
     """
     what = f"Apicurio Registry {REGISTRY_VERSION} (142 MB)"
-    return cached("apicurio-registry", REGISTRY_VERSION, _unpack_registry, what)
+    return cached("apicurio-registry", REGISTRY_VERSION, _unpack_registry, what, verify=_require_registry)
 
 
 def debezium_jars() -> Path:
     """Return the folder with Debezium's connector for Cassandra 5, and download it first if need be."""
     what = f"Debezium {DEBEZIUM_VERSION} for Cassandra 5 (87 MB)"
-    return cached("debezium-cassandra-5", DEBEZIUM_VERSION, _copy_debezium, what)
+    return _cached("debezium-cassandra-5", DEBEZIUM_VERSION, _copy_debezium, what)
 
 
 def debezium_mongodb_jars() -> Path:
     """Return the folder with Debezium's engine and its connector for MongoDB, downloaded first if need be."""
     what = f"Debezium {DEBEZIUM_MONGODB_VERSION} for MongoDB (40 MB)"
-    copy = partial(_copy_engine, DEBEZIUM_MONGODB_VERSION, ("mongodb",))
-    return cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, copy, what)
+    copy = partial(_copy_engine, DEBEZIUM_MONGODB_VERSION, ("io.debezium:debezium-connector-mongodb",))
+    return _cached("debezium-mongodb", DEBEZIUM_MONGODB_VERSION, copy, what)
 
 
 def debezium_vitess_jars() -> Path:
     """Return the folder with Debezium's engine and its connector for Vitess, downloaded first if need be."""
     what = f"Debezium {DEBEZIUM_VITESS_VERSION} for Vitess (60 MB)"
-    copy = partial(_copy_engine, DEBEZIUM_VITESS_VERSION, ("vitess",))
-    return cached("debezium-vitess", DEBEZIUM_VITESS_VERSION, copy, what)
+    copy = partial(_copy_engine, DEBEZIUM_VITESS_VERSION, ("io.debezium:debezium-connector-vitess",))
+    return _cached("debezium-vitess", DEBEZIUM_VITESS_VERSION, copy, what)
 
 
 def debezium_relational_jars() -> Path:
@@ -113,8 +115,23 @@ def debezium_relational_jars() -> Path:
     """
     what = f"Debezium {DEBEZIUM_RELATIONAL_VERSION} for PostgreSQL and MySQL (50 MB)"
     converter = f"io.apicurio:apicurio-registry-utils-converter:{REGISTRY_VERSION}"
-    copy = partial(_copy_engine, DEBEZIUM_RELATIONAL_VERSION, ("postgres", "mysql"), others=(converter,))
-    return cached("debezium-relational", DEBEZIUM_RELATIONAL_VERSION, copy, what)
+    connectors = ("io.debezium:debezium-connector-postgres", "io.debezium:debezium-connector-mysql")
+    copy = partial(_copy_engine, DEBEZIUM_RELATIONAL_VERSION, connectors, others=(converter,))
+    return _cached("debezium-relational", DEBEZIUM_RELATIONAL_VERSION, copy, what)
+
+
+def _cached(name: str, version: str, copy: Callable[[Path], None], what: str) -> Path:
+    return cached(name, version, copy, what, verify=_require_jars)
+
+
+def _require_jars(folder: Path) -> None:
+    for path in folder.glob("*.[jJ][aA][rR]"):
+        require_recorded(path)
+
+
+def _require_registry(folder: Path) -> None:
+    lines = (f"{sha256(path)}  {path.relative_to(folder)}\n" for path in sorted(folder.rglob("*.jar")))
+    require_hash(f"{folder}", hashlib.sha256("".join(lines).encode()).hexdigest(), _REGISTRY_SHA256)
 
 
 def _copy_spark_jars(folder: Path) -> None:
@@ -151,21 +168,20 @@ def _artifacts(items: str) -> str:
 
 
 def _copy_cassandra(version: str, folder: Path) -> None:
-    names = ["cassandra-all", "cassandra-thrift"] if version.startswith("3.") else ["cassandra-all"]
-    parts = [_coordinates(f"org.apache.cassandra:{name}:{version}") for name in names]
+    thrift = ["org.apache.cassandra:cassandra-thrift"] if version.startswith("3.") else []
+    names = ["org.apache.cassandra:cassandra-all", *thrift]
     _maven(
         "copy-dependencies",
-        f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
+        _dependencies(f"{name}:{version}" for name in names),
         ["-DoutputDirectory=."],
         folder,
     )
 
 
 def _copy_kafka(folder: Path) -> None:
-    dependency = f"<dependency>{_coordinates(f'org.apache.kafka:kafka_2.13:{KAFKA_VERSION}')}</dependency>"
     _maven(
         "copy-dependencies",
-        f"<dependencies>{dependency}</dependencies>",
+        _dependencies([f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"]),
         ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )
@@ -173,7 +189,7 @@ def _copy_kafka(folder: Path) -> None:
 
 def _copy_pulsar(folder: Path) -> None:
     """Copy the broker; what its parts name besides Maven Central has nothing that is needed."""
-    coordinates = _coordinates(f"org.apache.pulsar:pulsar-broker:{PULSAR_VERSION}")
+    broker = f"org.apache.pulsar:pulsar-broker:{PULSAR_VERSION}"
     off = "<releases><enabled>false</enabled></releases><snapshots><enabled>false</enabled></snapshots>"
     unused = "".join(
         f"<repository><id>{name}</id><url>https://unused.invalid</url>{off}</repository>"
@@ -181,8 +197,7 @@ def _copy_pulsar(folder: Path) -> None:
     )
     _maven(
         "copy-dependencies",
-        f"<repositories>{unused}</repositories>"
-        f"<dependencies><dependency>{coordinates}</dependency></dependencies>",
+        f"<repositories>{unused}</repositories>{_dependencies([broker])}",
         ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )
@@ -190,15 +205,12 @@ def _copy_pulsar(folder: Path) -> None:
 
 def _copy_debezium(folder: Path) -> None:
     """Copy the connector with a Jackson that it runs with, without what is not in Maven Central."""
-    managed = "".join(
-        f"<dependency>{_coordinates(f'com.fasterxml.jackson.{name}:{_JACKSON_VERSION}')}</dependency>"
-        for name in _JACKSON
-    )
+    managed = _dependencies(f"{name}:{_JACKSON_VERSION}" for name in _JACKSON)
     coordinates = _coordinates(f"io.debezium:debezium-connector-cassandra-5:{DEBEZIUM_VERSION}")
     without = "<groupId>io.confluent</groupId><artifactId>*</artifactId>"
     _maven(
         "copy-dependencies",
-        f"<dependencyManagement><dependencies>{managed}</dependencies></dependencyManagement>"
+        f"<dependencyManagement>{managed}</dependencyManagement>"
         f"<dependencies><dependency>{coordinates}<exclusions><exclusion>{without}</exclusion></exclusions>"
         "</dependency></dependencies>",
         ["-DoutputDirectory=."],
@@ -206,17 +218,20 @@ def _copy_debezium(folder: Path) -> None:
     )
 
 
-def _copy_engine(version: str, sources: Sequence[str], folder: Path, others: Sequence[str] = ()) -> None:
-    """Copy Debezium's engine with the connectors of some sources, and other jars."""
-    names = ["embedded", *(f"connector-{source}" for source in sources)]
-    jars = [*(f"io.debezium:debezium-{name}:{version}" for name in names), *others]
-    parts = [_coordinates(jar) for jar in jars]
+def _copy_engine(version: str, connectors: Sequence[str], folder: Path, others: Sequence[str] = ()) -> None:
+    """Copy Debezium's engine with some connectors, and other jars."""
+    names = ["io.debezium:debezium-embedded", *connectors]
     _maven(
         "copy-dependencies",
-        f"<dependencies>{''.join(f'<dependency>{part}</dependency>' for part in parts)}</dependencies>",
+        _dependencies([*(f"{name}:{version}" for name in names), *others]),
         ["-DoutputDirectory=.", "-DincludeScope=runtime"],
         folder,
     )
+
+
+def _dependencies(jars: Iterable[str]) -> str:
+    items = "".join(f"<dependency>{_coordinates(jar)}</dependency>" for jar in jars)
+    return f"<dependencies>{items}</dependencies>"
 
 
 def _maven(goal: str, content: str, options: Sequence[str], folder: Path) -> None:
@@ -241,9 +256,7 @@ def require_recorded(path: Path) -> None:
     Raises:
         ConfigurationError: It is another one, or none is recorded.
     """
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    require_hash(path.name, found, _recorded().get(path.name))
+    require_hash(f"{path}", sha256(path), _recorded().get(path.name))
 
 
 @cache

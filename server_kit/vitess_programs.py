@@ -25,6 +25,8 @@ DEFAULT_VERSION: Final = "0.24.2"
 _MODULE: Final = "vitess.io/vitess"
 _SUMS: Final = {"0.24.2": "h1:0PJyoM6BavL7Xwm53SUgWx8V3UTHzV6m5ZYBcQ9PMdA="}
 """Go's hashes of the module, by version."""
+_GO: Final = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
+"""Go runs as it is installed: it would download the toolchain that a go.mod names, without a hash of ours."""
 _USER, _GROUP = "nobody", "nogroup"
 # What mysqld's and vtcombo's programs are called; perl's and others that the packages bring aren't.
 _PROGRAMS: Final = ("sbin/mysqld", "bin/mysql", "bin/mysqladmin", "bin/mysqlbinlog", "bin/mysqldump")
@@ -45,10 +47,13 @@ def vitess_program(version: str, name: str) -> Path:
 
 
 def _build(version: str, name: str, folder: Path) -> None:
-    go = find_program("go", "golang (1.21 or later, from go.dev or backports)")
+    go = find_program("go", "golang (of the version in Vitess's go.mod or later, from go.dev)")
     # "go install module@version" asks for the list of versions, which some proxies refuse.
     printed = run_program(
-        [go, "mod", "download", "-json", f"{_MODULE}@v{version}"], "downloading Vitess's module", cwd=folder
+        [go, "mod", "download", "-json", f"{_MODULE}@v{version}"],
+        "downloading Vitess's module",
+        cwd=folder,
+        environment=_GO,
     )
     module = json.loads(printed)
     require_hash(f"module {_MODULE} {version}", module["Sum"], _SUMS.get(version))
@@ -56,7 +61,7 @@ def _build(version: str, name: str, folder: Path) -> None:
         [go, "build", "-mod=readonly", "-o", str(folder / name), f"./go/cmd/{name}"],
         f"building {name}",
         cwd=Path(module["Dir"]),  # its go.sum has the hashes of all that it depends on
-        environment={"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"},
+        environment=_GO,
         timeout_seconds=3600,
     )
 

@@ -13,7 +13,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_cdc_provider"
-PARTS = ("__init__.py", "exceptions.py", "logs.py", "masking.py", "regular_files.py", "transfer")
+PARTS = (
+    "__init__.py",
+    "exceptions.py",
+    "logs.py",
+    "masking.py",
+    "regular_files.py",
+    "transfer",
+    "trusted_paths.py",
+)
 
 
 def build(target: Path) -> Path:

@@ -15,6 +15,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 
 from airflow_cdc_provider import masking
+from airflow_cdc_provider.changes.known_failures import known_failure
 from airflow_cdc_provider.exceptions import CdcError, error_of_code
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ class _Task:
     work: ArrowWork
     names: list[str]
     token: str
-    secrets: frozenset[str] = field(default_factory=masking.known, repr=False)
+    secrets: masking.Known = field(default_factory=masking.known, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_once()
         drop_zip_importers()
-        masking.remember(self.secrets, secret=True)
+        masking.restore(self.secrets)
         try:
             yield from self.work(batch.rename_columns(self.names) for batch in batches)
         except Exception as error:  # its text is in the logs of Spark's JVMs
@@ -73,7 +74,13 @@ class _Task:
                 raise WorkerError(f"[CDC-{error.code} {self.token}] {text}") from shown
             if shown is not None:
                 raise
-            raise RuntimeError(masking.masked(f"{type(error).__name__}: {error}")) from None
+            raw = f"{type(error).__name__}: {error}"
+            known, line = known_failure([raw])
+            if known:  # decided here: the driver gets a masked text
+                found = known.as_error(line)
+                text = str(found).removeprefix(f"[CDC-{found.code}] ")
+                raise WorkerError(f"[CDC-{found.code} {self.token}] {text}") from None
+            raise RuntimeError(masking.masked(raw)) from None
 
 
 def _freeze_once() -> None:

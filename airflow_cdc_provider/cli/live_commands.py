@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, wrong_usage
+from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, write, wrong_usage
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -49,7 +49,7 @@ def check(args: Namespace) -> None:
     levels = ("ok", "note", "warning", "error")
     for finding in sorted(findings, key=lambda finding: levels.index(finding.level)):
         remedy = f". {finding.remedy}" if finding.remedy else ""
-        sys.stdout.write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}\n")
+        write(f"{finding.level}: {finding.subject}: {finding.message}{remedy}")
     if any(finding.level == "error" for finding in findings):
         raise ConfigurationError(
             f"connector {connector.name} fails its checks", remedy="See the errors above"
@@ -74,7 +74,8 @@ def create_topics(args: Namespace) -> None:
 
     created = create_missing(read_connector(args.connector))
     for name, topics in created.items():
-        sys.stdout.writelines(f"{name}: {topic}\n" for topic in topics)
+        for topic in topics:
+            write(f"{name}: {topic}")
 
 
 @command
@@ -97,11 +98,11 @@ def schema(args: Namespace) -> None:
     finally:
         source.close()
     with hook as client:
-        sys.stdout.write("columns:\n" if tables else "columns: {}\n")
+        write("columns:" if tables else "columns: {}")
         for table in tables:
             sampled = sample_schema(client, table, size=args.sample, seconds=args.seconds, depth=args.depth)
             for line in describe(sampled):
-                sys.stdout.write(f"  {line}\n")
+                write(f"  {line}")
 
 
 @command
@@ -132,7 +133,7 @@ def signal(args: Namespace) -> None:
     signal_id = send_signal(
         connector, args.work_folder, args.signal, data, tables=to_tables(args.tables), identity=args.id
     )
-    sys.stdout.write(f"{signal_id}\n")
+    write(signal_id)
 
 
 @command
@@ -174,11 +175,12 @@ def _print_publishing_progress(result: Any) -> None:
     """Print the publishing progress of a connector that publishes."""
     for finding in result.findings:
         if "publish" in finding:
-            sys.stderr.write(f"{finding}\n")
+            write(finding, sys.stderr)
     if (published := result.published) is not None:
-        sys.stderr.write(
+        write(
             f"published through batch {published.batch}, {published.pending_batches} batches pending, the "
-            f"oldest for {published.lag_seconds} s\n"
+            f"oldest for {published.lag_seconds} s",
+            sys.stderr,
         )
 
 
@@ -239,7 +241,7 @@ def import_offset(args: Namespace) -> None:
         OffsetFile(content, allow_invalidation=args.allow_offset_invalidation, host_id=args.host_id)
     )
     for remark in stored.remarks:
-        sys.stderr.write(f"{remark}\n")
+        write(remark, sys.stderr)
     offset = stored.offset
     if offset is not None and stored.partial:
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
@@ -269,7 +271,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def _print(value: object) -> None:
-    sys.stdout.write(json.dumps(value, sort_keys=True) + "\n")
+    write(json.dumps(value, sort_keys=True))
 
 
 def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:
@@ -293,7 +295,7 @@ def print_events(connector: Connector, now_ns: int, after_batch: int, tables: tu
             shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()
     for line in result.findings:
-        sys.stderr.write(f"{line}\n")
+        write(line, sys.stderr)
 
 
 def _run(

@@ -8,15 +8,14 @@ writes the connector declaration. It stores nothing else and writes to no server
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_cdc_provider.cli.running import command, connect_offsets_of
+from airflow_cdc_provider.cli.running import command, connect_offsets_of, write
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, printable
 from airflow_cdc_provider.sources.registry import source_plugin
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def plan(args: Namespace) -> None:
                 f"no declaration is written: unsupported properties {', '.join(unsupported)}",
                 remedy="change them in the file, or pass --skip-unsupported to leave them out",
             )
-        write(Path(args.output), connector, args.connector, unsupported)
+        write_declaration(Path(args.output), connector, args.connector, unsupported)
     _print("Next steps", list(next_steps(connector, args)))
 
 
@@ -182,7 +181,7 @@ def stored(connector: Connector, content: bytes, args: Namespace) -> ImportedOff
     )
 
 
-def write(path: Path, connector: Connector, imported_from: str, unsupported: list[str]) -> None:
+def write_declaration(path: Path, connector: Connector, imported_from: str, unsupported: list[str]) -> None:
     """Write a declaration to a new file.
 
     Raises:
@@ -194,8 +193,12 @@ def write(path: Path, connector: Connector, imported_from: str, unsupported: lis
 
     head = [f"# Generated from {Path(imported_from).name} by airflow cdc migrate plan."]
     head += [f"# Unsupported and left out: {name}" for name in unsupported]
-    head += ["# Add option lake, the location of the mirrors: docs/quickstart.md", ""]
-    text = "\n".join(head) + yaml.safe_dump(connector.to_dict(), sort_keys=False, allow_unicode=True)
+    head += ["# Add option lake, the location of the mirrors: docs/quickstart.md"]
+    text = (
+        "\n".join(map(printable, head))
+        + "\n"
+        + yaml.safe_dump(connector.to_dict(), sort_keys=False, allow_unicode=True)
+    )
     try:
         with path.open("x") as file:
             file.write(text)
@@ -240,4 +243,5 @@ def read(path: str) -> bytes:
 
 def _print(title: str, lines: list[str]) -> None:
     if lines:
-        sys.stdout.write("\n".join([title, *(f"  {line}" for line in lines), "", ""]))
+        for line in (title, *(f"  {line}" for line in lines), ""):
+            write(line)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_cdc_provider.cli.live_commands import print_events
-from airflow_cdc_provider.cli.running import command, read_connector, wrong_usage
+from airflow_cdc_provider.cli.running import command, read_connector, write, wrong_usage
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.sources.registry import source_plugin
 
@@ -56,7 +56,7 @@ def _print(args: Namespace, lines_of: Callable[[Recordings], LinesOf]) -> None:
         sys.stdout.buffer.write(text_of(lines))
     sys.stdout.flush()
     for line in skipped.report():
-        sys.stderr.write(f"{line}\n")
+        write(line, sys.stderr)
 
 
 def _now_ns(args: Namespace) -> int:

@@ -9,10 +9,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_cdc_provider.connector import Connector, load_connector
-from airflow_cdc_provider.exceptions import CdcError
+from airflow_cdc_provider.exceptions import CdcError, printable
+from airflow_cdc_provider.masking import masked
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.migration.offsets.conversion import ConnectOffsets
@@ -30,7 +31,7 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
             function(args)
             sys.stdout.flush()
         except CdcError as error:
-            sys.stderr.write(f"error: {error}\n")
+            write(f"error: {error}", sys.stderr)
             raise SystemExit(1) from error
         except BrokenPipeError:
             # The reader (head, less) closed the pipe. Python would raise again when it closes stdout.
@@ -39,9 +40,14 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
     return run
 
 
+def write(line: str, to: TextIO | None = None) -> None:
+    """Print one printable line, to stdout by default: names and texts of a source can't add one."""
+    (to or sys.stdout).write(f"{printable(masked(line))}\n")
+
+
 def wrong_usage(message: str) -> SystemExit:
     """Print a usage error to stderr and return the exception with argparse's exit code."""
-    sys.stderr.write(f"error: {message}\n")
+    write(f"error: {message}", sys.stderr)
     return SystemExit(2)
 
 
@@ -66,7 +72,7 @@ def read_connector(path: str) -> Connector:
 
     imported = load_connector_file(path)
     for note in imported.notes:
-        sys.stderr.write(f"note: {note}\n")
+        write(f"note: {note}", sys.stderr)
     return imported.connector
 
 

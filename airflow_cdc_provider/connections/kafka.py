@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from airflow.providers.common.compat.connection import get_async_extra_dejson
 
+from airflow_cdc_provider.connections.machine_identity import check_machine_identity
 from airflow_cdc_provider.connections.pulsar import with_pulsar
 from airflow_cdc_provider.connections.registry import with_registry
 from airflow_cdc_provider.connections.stock import stock_connection, stock_connection_async
@@ -24,6 +25,7 @@ from airflow_cdc_provider.jobs.spec import (
     PUBLISHING,
     SIGNALS_KAFKA,
 )
+from airflow_cdc_provider.kafka.settings import machine_identity
 
 _OPTION: Final = "publish.kafka.connection"
 _EXAMPLE: Final = '--conn-extra \'{"bootstrap.servers": "host:9092"}\''
@@ -37,19 +39,20 @@ def kafka_values(conn_id: str, option: str = _OPTION) -> dict[str, Any]:
         option: The declaration's option that names it.
 
     Raises:
-        ConfigurationError: The connection doesn't exist, or has another type.
+        ConfigurationError: The connection doesn't exist, has another type, or isn't allowed.
     """
     connection = stock_connection(conn_id, "kafka", option=option, example=_EXAMPLE)
-    return _config(connection.extra_dejson)
+    return _config(conn_id, connection.extra_dejson)
 
 
 async def kafka_values_async(conn_id: str) -> dict[str, Any]:
     """Return the same as :func:`kafka_values`, for triggers."""
     connection = await stock_connection_async(conn_id, "kafka", option=_OPTION, example=_EXAMPLE)
-    return _config(await get_async_extra_dejson(connection))
+    return _config(conn_id, await get_async_extra_dejson(connection))
 
 
-def _config(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _config(conn_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    check_machine_identity(conn_id, machine_identity(extra))
     return {name: value for name, value in extra.items() if value not in (None, "")}
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_cdc_provider.connections.machine_identity import check_machine_identity
 from airflow_cdc_provider.connections.stock import stock_connection
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.jobs.spec import KAFKA, NOTIFICATIONS_KAFKA, REGISTRY
+from airflow_cdc_provider.kafka.registry import machine_identity
 
 
 def registry_values(conn_id: str, option: str = "publish.registry.connection") -> dict[str, Any]:
@@ -23,7 +25,7 @@ def registry_values(conn_id: str, option: str = "publish.registry.connection") -
         option: The declaration's option that names it.
 
     Raises:
-        ConfigurationError: The connection doesn't exist, or has another type.
+        ConfigurationError: The connection doesn't exist, has another type, or isn't allowed.
     """
     connection = stock_connection(
         conn_id,
@@ -39,6 +41,7 @@ def registry_values(conn_id: str, option: str = "publish.registry.connection") -
         "password": connection.password,
         "extra": connection.extra_dejson,
     }
+    check_machine_identity(conn_id, machine_identity(values))
     return {name: value for name, value in values.items() if value}
 
 

@@ -8,6 +8,7 @@ provider would add fifty packages for the same client.
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connection_settings import check_files
 from airflow_cdc_provider.connections.masking import keep_secret
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
@@ -129,6 +131,9 @@ class SftpStore:
         try:
             given = BaseHook.get_connection(self.ssh_conn_id)
             keep_secret({"password": given.password, **given.extra_dejson})
+            check_files(
+                {"key_file": os.path.expanduser(given.extra_dejson.get("key_file") or "")}, "key_file"
+            )
             client = SSHHook(ssh_conn_id=self.ssh_conn_id).get_conn()
         except AirflowNotFoundException as error:
             raise _missing(self.ssh_conn_id, "ssh") from error

@@ -15,7 +15,7 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import reduce
@@ -44,7 +44,8 @@ from airflow_cdc_provider.connector.snapshot_options import (
 )
 from airflow_cdc_provider.connector.snapshotter import load_snapshotter
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX
+from airflow_cdc_provider.lake.layout import STATIC_COLUMNS_SUFFIX, TOMBSTONES_SUFFIX, table_name
+from airflow_cdc_provider.masking import remember_names
 from airflow_cdc_provider.options import (
     check_option,
     from_environment,
@@ -251,7 +252,15 @@ class Connector:
             signals=top.signals,
         )
         options.validate(connector)
+        remember_names(connector._names())
         return connector
+
+    def _names(self) -> set[str]:
+        """Return the names in the declaration, which are in all texts."""
+        names = [self.name, self.lake.catalog, self.namespace, self.topic_prefix, *self.tables]
+        names.append(getattr(self.source, "keyspace", ""))
+        names += getattr(self.source, "topics", ())
+        return {*names, *(part for one in names for part in re.split(r"\W+", one))}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_dict` reads back to an equal connector."""
@@ -328,15 +337,23 @@ class Connector:
     def mirror_table(self, table: str) -> str:
         """Return the name of a source table's mirror inside the catalog: ``<namespace>.<keyspace>_<table>``.
 
-        Characters that catalogs may reject are escaped as ``_x<hex>_``. Jobs leave out tables whose mirrors
-        would have the same name (``a_b.c`` and ``a.b_c``; ``k.T`` and ``k.t`` in a declared catalog of type
-        ``hive`` or ``glue``, which lower names), and report them.
+        Characters that catalogs may reject are escaped as ``_x<hex>_``; a name of over 255 characters ends
+        with a digest. Jobs leave out tables whose mirrors would have the same name (``a_b.c`` and ``a.b_c``;
+        ``k.T`` and ``k.t`` in a declared catalog of type ``hive`` or ``glue``, which lower names), unless one
+        of them has it already, and report them.
         """
         database, _, name = table.partition(".")
-        return f"{self.namespace}.{_safe(database)}_{_safe(name)}"
+        return table_name(f"{self.namespace}.{_safe(database)}_{_safe(name)}")
 
-    def shared_names(self, tables: Sequence[str]) -> dict[str, ConfigurationError]:
-        """Return the tables whose mirrors, or tables next to them, have the name of another lake table."""
+    def shared_names(
+        self, tables: Sequence[str], has_mirror: Callable[[str], bool] = lambda table: False
+    ) -> dict[str, ConfigurationError]:
+        """Return the tables whose mirrors, or tables next to them, have the name of another lake table.
+
+        Args:
+            tables: All tables of the connector.
+            has_mirror: Returns whether the mirror of a table exists and is its own: such a table keeps it.
+        """
         lowered = self.lake.catalog_options.get("type") in ("hive", "glue")
 
         def stored(name: str) -> str:
@@ -357,14 +374,15 @@ class Connector:
         ]
         found: dict[str, ConfigurationError] = {}
         for table in tables:
-            for name in (stored(self.mirror_table(table) + suffix) for suffix in suffixes):
+            for name in (stored(table_name(self.mirror_table(table), suffix)) for suffix in suffixes):
                 if (owner := owners.setdefault(name, table)) != table:
                     error = ConfigurationError(
                         f"{owner} and {table} would both be stored in {name}",
                         expected="a distinct name for each",
                         remedy="capture one of them with another connector that has another lake.namespace",
                     )
-                    found |= {table: error, owner: error}
+                    kept = [one for one in (owner, table) if owner in tables and has_mirror(one)]
+                    found |= {one: error for one in (owner, table) if kept != [one]}
         return {table: found[table] for table in tables if table in found}
 
     def lost_position_action(self, *, hole: bool) -> OnLostPosition:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_cdc_provider.transfer.segments import Segment
+from airflow_cdc_provider.transfer.segments import Segment, is_plausible
 
 _ONLY_NODE: Final = "node"
 """Origin of segments if neither their folder nor their connector names a host id."""
@@ -22,7 +22,7 @@ def has_new_changes(segment: Segment, offset: Mapping[str, Any] | None) -> bool:
         segment: The segment.
         offset: The source's offset; None for the start.
     """
-    if not segment.readable or is_captured(segment, offset):
+    if not (segment.readable and is_plausible(segment.id)) or is_captured(segment, offset):
         return False
     return segment.complete or (segment.index is not None and segment.index.end > _read_to(segment, offset))
 

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
-from airflow_cdc_provider.trusted_paths import changeable_by_others, replaceable_by_others
+from airflow_cdc_provider.trusted_paths import changeable_by_others, changeable_inside, replaceable_by_others
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -204,19 +204,13 @@ def _unusable(folder: Path, *, files: bool = True) -> str:
                 place.mkdir(0o700, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
         status = folder.lstat()
-        reachable = status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
         if stat.S_ISLNK(status.st_mode):
             return f"{folder} is a link"
         if reason := changeable_by_others(status):
             return f"{folder}: {reason}"
-        for path in folder.rglob("*") if files else ():
-            status = path.lstat()
-            reason = changeable_by_others(status)
-            if reason and (reachable or status.st_uid != os.geteuid()):
-                return f"{path}: {reason}"
+        return changeable_inside(folder) if files else ""
     except OSError as error:
         return f"{folder}: {error.strerror}"
-    return ""
 
 
 def _warn(text: str) -> None:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.connection_settings import read_file
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.jceks import JavaReader, Malformed, read_entries
 
@@ -58,10 +58,7 @@ def read_keystore(path: str, password: str, setting: str) -> Keystore:
     Raises:
         ConfigurationError: The file can't be read, has an unsupported type, or the password is wrong.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{setting} {path} can't be read", found=str(error.strerror)) from error
+    data = read_file(path, setting)
     magic = int.from_bytes(data[:4], "big")
     if magic not in (_JKS, _JCEKS):
         return _read_pkcs12(data, path, password, setting)

@@ -59,7 +59,8 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
         return findings
     tables = source.tables()
     for table, shared in connector.shared_names(tables).items():
-        findings.append(Finding("warning", table, f"it is left out: {shared.message}", shared.remedy))
+        left_out = f"it is left out unless it has a mirror: {shared.message}"
+        findings.append(Finding("warning", table, left_out, shared.remedy))
     for unmatched in connector.unmatched(tables) if tables else ():
         remedy = "correct the name, create the table, or enable its capture; the others are captured"
         findings.append(Finding("warning", "tables", unmatched, remedy))

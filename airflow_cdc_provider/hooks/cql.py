@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from airflow_cdc_provider.connection_settings import flag
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.source import CdcHook
 
@@ -53,7 +54,7 @@ class CqlHook(CdcHook):
                     "invalid value for ssl_options in the connection's extra",
                     expected=f"a JSON object with some of {', '.join(_STOCK_TLS)}",
                 )
-            extra.setdefault("tls", True)
+            self._enable_tls(extra, "ssl_options")
             for stock, ours in _STOCK_TLS.items():
                 if stock_tls.get(stock):
                     extra.setdefault(ours, stock_tls[stock])
@@ -113,6 +114,21 @@ class CqlHook(CdcHook):
             "nodes_down": sum(host.is_up is False for host in hosts),
             **self.request_numbers().to_dict(),
         }
+
+    @staticmethod
+    def _enable_tls(extra: dict[str, Any], setting: str) -> None:
+        """Set ``tls``, which another setting of a connection's extra implies.
+
+        Raises:
+            ConfigurationError: ``tls`` is false.
+        """
+        if not flag(extra, "tls", default=True):
+            raise ConfigurationError(
+                f"the connection disables TLS, but has settings of TLS: {setting}",
+                expected=f"tls: true, or no {setting}",
+                remedy="correct the extra of the Airflow connection",
+            )
+        extra["tls"] = True
 
     @cached_property
     def _session(self) -> Session:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connections.registry import registry_values
 from airflow_cdc_provider.hooks.source import CdcHook
+from airflow_cdc_provider.kafka.settings import machine_identity
 from airflow_cdc_provider.sources.debezium.options import SOURCE_REGISTRY, DebeziumOptions
 from airflow_cdc_provider.sources.plugin import options_of
 
@@ -66,6 +67,10 @@ class DebeziumCdcHook(CdcHook):
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values unchanged: all settings are in the extra."""
         return values
+
+    def _machine_identity(self, values: dict[str, Any]) -> str:
+        """Return the setting of librdkafka."""
+        return machine_identity(values["extra"])
 
     def describe_server(self) -> str:
         """Return the number of brokers and topics.

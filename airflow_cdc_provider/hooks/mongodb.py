@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
     from airflow_cdc_provider.connector import Connector
+    from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 
 _CONNECT_TIMEOUT_SECONDS: Final = 5.0
 _VALIDATION_TIMEOUT_SECONDS: Final = 60.0
@@ -81,6 +82,10 @@ class MongodbCdcHook(CdcHook):
         others = parse_qsl(str(extra.pop("uri_options", "")), keep_blank_values=True)
         return {**values, "extra": {**{name: _plain(value) for name, value in others}, **extra}}
 
+    def _machine_identity(self, values: dict[str, Any]) -> str:
+        """Return the authentication mechanism."""
+        return self._read(values).machine_identity
+
     def describe_server(self) -> str:
         """Return the release and the kind of deployment."""
         from pymongo import timeout
@@ -105,11 +110,14 @@ class MongodbCdcHook(CdcHook):
 
     @cached_property
     def _client(self) -> MongoClient:
+        return self._read(self.connection_values()).client()
+
+    def _read(self, values: dict[str, Any]) -> ConnectionValues:
         from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues
 
         return ConnectionValues.read(
-            self.connection_values(), _CONNECT_TIMEOUT_SECONDS, authentication=self.authentication_class
-        ).client()
+            values, _CONNECT_TIMEOUT_SECONDS, authentication=self.authentication_class
+        )
 
 
 def _plain(value: str) -> Any:

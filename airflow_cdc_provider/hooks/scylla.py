@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.connection_settings import flag
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks.cql import CqlHook
 
@@ -51,9 +52,12 @@ class ScyllaCdcHook(CqlHook):
         """
         values = super().normalize(values)
         extra = dict(values["extra"])
+        if flag(extra, _ENABLED):
+            self._enable_tls(extra, _ENABLED)
+        elif _ENABLED in extra:
+            extra.setdefault("tls", False)
+        extra.pop(_ENABLED, None)
         properties = {name: str(extra.pop(name)).strip() for name in _PROPERTIES if name in extra}
-        if not properties:
-            return values
         provider = properties.get("scylla.ssl.provider", "JDK")
         if provider.upper() not in _TLS_PROVIDERS:
             raise ConfigurationError(
@@ -61,18 +65,11 @@ class ScyllaCdcHook(CqlHook):
                 expected=f"one of {', '.join(_TLS_PROVIDERS)}",
                 found=provider,
             )
-        enabled = properties.get("scylla.ssl.enabled", "").lower()
-        if enabled not in ("true", "false", ""):
-            raise ConfigurationError(
-                "invalid value for scylla.ssl.enabled", expected="true or false", found=enabled
-            )
         pair = ("scylla.ssl.openssl.keyCertChain", "scylla.ssl.openssl.privateKey")
         if len([name for name in pair if properties.get(name)]) == 1:
             raise ConfigurationError(
                 f"{pair[0]} and {pair[1]} must be set together", expected="both or neither"
             )
-        if enabled:
-            extra.setdefault("tls", enabled == "true")
         for name, value in properties.items():
             if (own := _PROPERTIES[name]) and value:
                 extra.setdefault(own, value)
@@ -85,10 +82,10 @@ class ScyllaCdcHook(CqlHook):
         return release_of(session)
 
 
+_ENABLED: Final = "scylla.ssl.enabled"
 _TLS_PROVIDERS: Final = ("JDK", "OPENSSL", "OPENSSL_REFCNT")
 _PROPERTIES: Final = {
     "scylla.local.dc": "local_datacenter",
-    "scylla.ssl.enabled": "",
     "scylla.ssl.provider": "",
     "scylla.ssl.truststore.path": "trustStore.location",
     "scylla.ssl.truststore.password": "trustStore.password",

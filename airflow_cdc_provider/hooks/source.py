@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
+from airflow_cdc_provider.connections.machine_identity import check_machine_identity
 from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
@@ -50,6 +51,14 @@ class CdcHook(BaseHook):
     def normalize(self, values: dict[str, Any]) -> dict[str, Any]:
         """Translate the values of any accepted connection type to those of our own type."""
 
+    def _machine_identity(self, values: dict[str, Any]) -> str:
+        """Return the setting by which the server gets tokens of this machine's identity. Default: none.
+
+        Args:
+            values: Normalized values.
+        """
+        return ""
+
     @abstractmethod
     def describe_server(self) -> str:
         """Return a short description of the server, within seconds."""
@@ -60,7 +69,7 @@ class CdcHook(BaseHook):
         Their secrets are masked from then on.
 
         Raises:
-            ConfigurationError: The connection doesn't exist, or has another type.
+            ConfigurationError: The connection doesn't exist, has another type, or isn't allowed.
         """
         try:
             connection = self.get_connection(self.source_conn_id)
@@ -138,7 +147,7 @@ class CdcHook(BaseHook):
                 expected=" or ".join(self.accepted_types),
                 found=str(connection.conn_type),
             )
-        return self.normalize(
+        values = self.normalize(
             {
                 "host": ",".join(host.strip() for host in (connection.host or "").split(",")),
                 "port": connection.port or self.default_port,
@@ -151,6 +160,8 @@ class CdcHook(BaseHook):
                 },
             }
         )
+        check_machine_identity(self.source_conn_id, self._machine_identity(values))
+        return values
 
     def _missing(self) -> ConfigurationError:
         return ConfigurationError(

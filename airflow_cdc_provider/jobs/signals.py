@@ -16,11 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import accumulate
 from typing import Any, Final
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError, error_from_text
+from airflow_cdc_provider.exceptions import CdcError, TransientError, error_from_text
 from airflow_cdc_provider.jobs.capturing.capture import CaptureCounts, capture
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
@@ -28,21 +29,33 @@ from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.resuming.progress import Progress
-from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy, received
-from airflow_cdc_provider.jobs.snapshots.incremental import copy_chunks, end_request
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
+    SignalState,
+    SnapshotRequest,
+    TableCopy,
+    received,
+)
+from airflow_cdc_provider.jobs.snapshots.incremental import after_failure, copy_chunks
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
-from airflow_cdc_provider.jobs.spark.failures import described, explain
+from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spec import SnapshotResult
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent
 from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
 from airflow_cdc_provider.signals.names import SOURCE
-from airflow_cdc_provider.signals.signal import LARGEST_BYTES, MOST_AT_ONCE, MalformedSignal, ReceivedSignal
+from airflow_cdc_provider.signals.signal import (
+    LARGEST_BYTES,
+    MOST_AT_ONCE,
+    MOST_BYTES_AT_ONCE,
+    MalformedSignal,
+    ReceivedSignal,
+)
 from airflow_cdc_provider.sources.contract import Source
 
 _MAX_UNSTORED_BATCHES: Final = 50
 """Number of batches without a signal after which the offset stores that they were searched."""
+_LONGEST_LINE: Final = 100_000
 _CAPTURE_SECONDS: Final = 30.0
 """Time of reading chunks after which a run captures the feed again."""
 
@@ -161,16 +174,33 @@ def _receive(
         if late or signals != before:
             signals = replace(signals, read_batch=memory.searched_through)
     if signals != before:
-        progress = progress.with_signals(signals)
+        progress = _without_stopped(progress, signals).with_signals(signals)
         state = stores.changes.set_offset(progress.to_offset(), state)
     for channel in read if arrived or signals.positions != before.positions else ():
         channel.done()
     for event in result.events:
         record_event(clients, report, event)
+    offset = json.dumps(progress.source, sort_keys=True) if result.messages else ""
     for identity, message in result.messages:
-        offset = json.dumps(progress.source, sort_keys=True)
-        log.info("signal %s: %s", identity, message.replace("{}", offset))
+        log.info("signal %s: %s", identity, logged_message(message, offset))
     return progress, state
+
+
+def logged_message(message: str, offset: str) -> str:
+    """Return the message of a signal of type ``log``, with the offset in place of the first ``{}``."""
+    return message.replace("{}", offset, 1)[:_LONGEST_LINE]
+
+
+def _without_stopped(progress: Progress, signals: SignalState) -> Progress:
+    """Return the progress without the unfinished snapshots of blocking requests that were stopped."""
+    left = {request.id: request.tables for request in signals.requests}
+    for request in progress.signals.requests:
+        if request.kind == "blocking" and request.started:
+            stopped = {copy.table for copy in request.tables} - {
+                copy.table for copy in left.get(request.id, ())
+            }
+            progress = progress.without_unfinished(request, stopped)
+    return progress
 
 
 def _refuse_none(where: str) -> str:
@@ -226,21 +256,35 @@ def _search_batches(
         return ()
     collection = connector.signals.collection
     rows = changes.pending(after, state.batch, [collection], (record.CHANGE,))
-    payload = f"CASE WHEN length(payload) <= {LARGEST_BYTES} THEN payload END AS payload"
-    ordered = rows.orderBy("batch", "position").selectExpr("batch", payload)
-    found = ordered.limit(MOST_AT_ONCE + 1).collect()
-    if len(found) > MOST_AT_ONCE:
+    is_small = f"length(payload) <= {LARGEST_BYTES}"
+    sizes = rows.selectExpr("batch", "position", f"IF({is_small}, length(payload), 0) AS size")
+    places = sizes.orderBy("batch", "position").limit(MOST_AT_ONCE + 1).collect()
+    taken = _fitting([place["size"] for place in places])
+    if taken < len(places):
         # The batches before the last one are complete; a later round searches from it on.
-        last = found[-1]["batch"]
-        complete = [row for row in found if row["batch"] < last]
+        last = places[taken]["batch"]
+        complete = sum(place["batch"] < last for place in places)
         memory.searched_through = last - 1 if complete else last
-        found = complete or found[:MOST_AT_ONCE]
         if not complete:
-            log.warning("batch %d has more than %d signals: the others are ignored", last, MOST_AT_ONCE)
+            log.warning("batch %d has more than %d signals: the others are ignored", last, taken)
+        taken = complete or taken
+    if not taken:
+        return ()
+    end = places[taken - 1]
+    is_taken = (rows["batch"] < end["batch"]) | (
+        (rows["batch"] == end["batch"]) & (rows["position"] <= bytes(end["position"]))
+    )
+    payloads = rows.where(is_taken).orderBy("batch", "position").limit(taken)
+    found = payloads.selectExpr("batch", f"IF({is_small}, payload, NULL) AS payload").collect()
     arrived = source.parse_signals([bytes(row["payload"]) for row in found if row["payload"] is not None])
     too_large = {row["batch"] for row in found if row["payload"] is None}
     reason = f"it is larger than {LARGEST_BYTES} bytes"
     return [*arrived, *(MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))]
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """Return how many signals are received at once, of those with some sizes."""
+    return sum(total <= MOST_BYTES_AT_ONCE for total in accumulate(sizes[:MOST_AT_ONCE]))
 
 
 def take_blocking(
@@ -256,24 +300,32 @@ def take_blocking(
     """
     progress, state = _stored(stores.changes)
     if not request.started:
-        request = replace(request, started=True)
+        known = {copy.table: progress.snapshots.get(copy.table) for copy in request.tables}
+        before = {table: taken.to_plain() for table, taken in known.items() if taken is not None}
+        request = replace(request, started=True, before=before)
         signals = progress.signals.with_request(request).with_outcome(request.id, "running")
-        stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+        state = stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
         record_event(clients, report, _event("started", request))
+    shot: SnapshotResult | None = None
+    failure: Exception | None = None
     try:
         shot = _copy_tables(job, stores, source, clients, report, _unread(request, progress))
-        refusals = [error_from_text(text) for text in shot.errors.values()] if shot is not None else []
-        for refusal in refusals:
-            if isinstance(refusal, ConfigurationError):
-                raise refusal
-    except Exception as error:
-        refused = explain(error)
-        if not isinstance(refused, ConfigurationError):
-            raise
-        end_request(stores.changes, clients, report, request, refused, progress.snapshots)
-        return None
-    if (not job.stopping() and not refusals) or (shot is not None and shot.completed):
-        _complete(stores.changes, clients, report, request, shot)
+    except Exception as error:  # noqa: BLE001 - it is raised below, unless it ends the request
+        failure = error
+    if failure is None and shot is not None and shot.errors:
+        failures = [error_from_text(text) or CdcError(text) for text in shot.errors.values()]
+        failure = min(failures, key=lambda error: isinstance(error, TransientError))
+    if failure is None:
+        if not job.stopping() or (shot is not None and shot.completed):
+            _complete(stores.changes, clients, report, request, shot)
+        return shot
+    if not job.stopping():
+        if stores.changes.state().batch > state.batch:
+            request = replace(request, failures=0)
+        if after_failure(stores.changes, clients, report, request, failure) is not None:
+            return None
+    if shot is None:
+        raise failure
     return shot
 
 

@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.masking import masked_values, remember
+from airflow_cdc_provider.exceptions import ConfigurationError, printable
+from airflow_cdc_provider.masking import masked, masked_values, remember
+from airflow_cdc_provider.regular_files import write_private
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.sources.stream_metrics import StreamMetrics
 
@@ -72,8 +73,11 @@ PUBLISHING: Final[tuple[Stage, ...]] = (
 """Stages that connect to the broker of a connector that publishes."""
 
 
-_EXACT: Final = ("offset", "table", "origin", "file", "selected", "error_code", "state", "request_id")
-"""Members of a result that name something; they are not masked."""
+_TEXTS: Final = (
+    *("error", "findings", "tables.error", "tables.note", "snapshot.errors", "snapshot.last_event"),
+    *("signals.detail", "published.findings", "published.errors", "published.refused"),
+)
+"""Members of a result that are masked."""
 
 
 @dataclass(frozen=True)
@@ -519,17 +523,19 @@ class JobResult:
     replayed: ReplayResult | None = None
     newest_batch: int | None = None
 
+    def __post_init__(self) -> None:
+        """Make one printable line of each finding: they name fields and records of sources."""
+        object.__setattr__(self, "findings", tuple(printable(masked(one)) for one in self.findings))
+
     def write(self, path: str) -> None:
         """Write the result as JSON, atomically."""
-        target = Path(path)
-        temporary = target.with_name(target.name + ".part")
-        temporary.write_text(json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True, indent=1))
-        temporary.replace(target)
+        text = json.dumps(masked_values(asdict(self), _TEXTS), sort_keys=True, indent=1)
+        write_private(Path(path), text)
 
     @classmethod
     def read(cls, path: str) -> JobResult:
         """Read what :meth:`write` wrote."""
-        values = masked_values(json.loads(Path(path).read_text()), _EXACT)
+        values = masked_values(json.loads(Path(path).read_text()), _TEXTS)
         values["tables"] = tuple(TableResult(**table) for table in values.get("tables", ()))
         values["origins"] = tuple(_read_origin(origin) for origin in values.get("origins", ()))
         values["status"] = tuple(TableStatus(**table) for table in values.get("status", ()))

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import (
@@ -46,13 +46,10 @@ from airflow_cdc_provider.jobs.spark.failures import of_all_tables
 from airflow_cdc_provider.jobs.spec import JobResult
 from airflow_cdc_provider.jobs.sync import sync
 from airflow_cdc_provider.masking import masked_values
+from airflow_cdc_provider.regular_files import write_private
 
 _STOP_CHECK_SECONDS = 0.2
 _FAILURES_IN_A_ROW = 5
-
-
-_EXACT: Final = ("offset", "host", "name", "metrics", "status")
-"""Members of the state file that are not masked."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,7 @@ class StreamState:
 
     def write(self, path: Path) -> None:
         """Write the state atomically."""
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text(json.dumps(masked_values(asdict(self), _EXACT), sort_keys=True))
-        temporary.replace(path)
+        write_private(path, json.dumps(masked_values(asdict(self), ("error",)), sort_keys=True))
 
 
 def stream(run: Run) -> JobResult:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _AT_ONCE: Final = 5_000
-_WAIT_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 0.05
+"""Maximum time of one call: it holds what arrives meanwhile, and what librdkafka's queue had (64 MiB)."""
 _OFFSETS_LOST: Final = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 
 

@@ -15,13 +15,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected, TransientError, from_extra
+from airflow_cdc_provider.connection_settings import check_files
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    ConfigurationError,
+    SchemaRejected,
+    TransientError,
+    from_extra,
+)
+from airflow_cdc_provider.kafka.registry_answers import MOST_BYTES, bound_answers
 from airflow_cdc_provider.logs import logger
 
 log = logger(__name__)
@@ -58,12 +66,13 @@ _WAIT_SECONDS: Final = 2.0
 _MOST_WAITED_SECONDS: Final = 30.0
 """Maximum wait for all unknown ids together, so that invalid messages don't block reading."""
 _MOST_REFERENCES: Final = 200
-_MOST_BYTES: Final = 16 << 20
-"""Largest answer, and the most of a schema with all schemas that it refers to."""
-_ANSWER_SECONDS: Final = 60.0
-"""Maximum time for the body of an answer, however slowly it arrives."""
+_KEPT_BYTES: Final = 64 << 20
+"""Most bytes of schemas that are kept for later messages."""
 _SHOWN_CHARACTERS: Final = 500
 _NO_SUCH_RIGHT: Final = (401, 403)
+_FORBIDDEN: Final = 403
+_UNUSED_ID: Final = (1 << 31) - 1
+"""An id that registries don't reach: the answer for it shows whether they answer at all."""
 _LATER: Final = frozenset({408, 425, 429})
 
 
@@ -135,6 +144,13 @@ def client_settings(connection: Mapping[str, Any], url: str = "") -> dict[str, A
             remedy="remove them; the connection's login and password are the login",
             found=", ".join(map(repr, unknown)),
         )
+    if not isinstance(ca := extra.get("ssl.ca.location", False), str) and ca is not False:
+        raise ConfigurationError(
+            "invalid value for ssl.ca.location in the registry's connection",
+            expected="a file or a folder; or false, which disables verification",
+        )
+    check_files(extra, "ssl.ca.location", folders=True)
+    check_files(extra, "ssl.certificate.location", "ssl.key.location")
     settings: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, **extra}
     tls = sorted(name for name in extra if name.startswith("ssl."))
     settings["url"] = url or _address(connection, path, "https" if tls else "http")
@@ -167,6 +183,12 @@ def _address(connection: Mapping[str, Any], path: str, scheme: str) -> str:
     )
 
 
+def machine_identity(connection: Mapping[str, Any]) -> str:
+    """Return the setting by which registries get tokens of this machine's identity; empty if none does."""
+    source = (connection.get("extra") or {}).get("bearer.auth.credentials.source", "")
+    return "" if source in ("", "OAUTHBEARER", "STATIC_TOKEN") else f"bearer.auth.credentials.source {source}"
+
+
 @dataclass(frozen=True)
 class RegisteredSchema:
     """A schema in a registry.
@@ -180,6 +202,22 @@ class RegisteredSchema:
     type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Characters of all texts."""
+        return len(self.text) + sum(len(text) for _, text in self.references)
+
+
+@dataclass(frozen=True)
+class UnreadableSchema:
+    """The registry answers for other schemas, but not for this one.
+
+    Args:
+        denied: Whether it denies access; else its answer is an error, too large or malformed.
+    """
+
+    denied: bool
 
 
 @dataclass(frozen=True)
@@ -238,7 +276,8 @@ class Registry:
         self._client: Any = None
         self._url = 0
         self._ids: dict[tuple[str, str, str], int] = {}
-        self._schemas: dict[int, RegisteredSchema | None] = {}
+        self._schemas: dict[int, RegisteredSchema | UnreadableSchema | None] = {}
+        self._kept_bytes = 0
 
     def schema_id(self, schema: EventSchema) -> int:
         """Return a schema's id; cached for each schema and subject.
@@ -261,10 +300,10 @@ class Registry:
             self._ids[name] = self._at_an_address(lambda: self._register_or_look_up(subject, schema))
         return self._ids[name]
 
-    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema of an id; cached for each id that the registry has.
+    def schema_of(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
+        """Return the schema of an id; cached.
 
-        Lookups of an unknown id are retried for a while: a read-only replica may not have received it yet.
+        Other lookups are retried for a while: a read-only replica may not have received the schema yet.
 
         Args:
             schema_id: The id in a message's header.
@@ -273,33 +312,58 @@ class Registry:
             The schema with those that it refers to; None if the registry has no such id.
 
         Raises:
-            ConfigurationError: The registry denies access, or is not a registry.
-            RegistryUnavailable: It didn't answer within the retry timeout, or reported an error of its own.
+            ConfigurationError: The registry denies access to all schemas, or is not a registry.
+            RegistryUnavailable: It didn't answer within the retry timeout, or reported an error of its own,
+                for any schema.
         """
         if schema_id not in self._schemas:
             found = self._answered(schema_id)
             most = max(_MOST_WAITED_SECONDS, self.patience.unknown_seconds)
             for wait in _waits(self.patience.unknown_seconds):
-                if found is not None or self._waited >= most:
+                if isinstance(found, RegisteredSchema) or self._waited >= most:
                     break
                 self._sleep(wait)
                 self._waited += wait
                 found = self._answered(schema_id)
+            if isinstance(found, RegisteredSchema):
+                self._kept_bytes += found.size
+                if self._kept_bytes > _KEPT_BYTES:
+                    self._schemas.clear()
+                    self._kept_bytes = found.size
             self._schemas[schema_id] = found
         return self._schemas[schema_id]
 
-    def _answered(self, schema_id: int) -> RegisteredSchema | None:
-        """Look up an id, and retry while the registry doesn't answer."""
+    def _answered(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
+        """Look up an id, and retry while the registry doesn't answer for any."""
         waits = _waits(self.patience.unavailable_seconds)
         while True:
             try:
                 return self._at_an_address(lambda: self._look_up(schema_id))
-            except RegistryUnavailable as error:
-                wait = next(waits, None)
+            except (ConfigurationError, RegistryUnavailable) as error:
+                status = getattr(error.__cause__, "http_status_code", 0)
+                if self._answers_others(status):
+                    log.warning("schema %d can't be read: %s", schema_id, error)
+                    return UnreadableSchema(status in _NO_SUCH_RIGHT)
+                wait = next(waits, None) if isinstance(error, RegistryUnavailable) else None
                 if wait is None:
                     raise
                 log.warning("waiting for the registry: %s", error)
                 self._sleep(wait)
+
+    def _answers_others(self, status: int) -> bool:
+        """Return whether the registry answers now, so that the error of a schema is of that schema alone.
+
+        The answer for another id proves it. A registry may deny that, too: then its root proves it. The root
+        proves nothing about the login (401), nor about the store of schemas (500).
+        """
+        with suppress(CdcError):
+            self._look_up(_UNUSED_ID)
+            return True
+        if status == _FORBIDDEN:
+            with suppress(CdcError), self._errors("", SchemaId(_UNUSED_ID)):
+                self._connected()._rest_client.get("")
+                return True
+        return False
 
     def _at_an_address(self, request: Callable[[], T]) -> T:
         """Send a request to the address in use, or to the first of the others that answers."""
@@ -338,7 +402,7 @@ class Registry:
             if not isinstance(one.name, str) or not isinstance(own.schema_str, str):
                 raise ValueError("a reference without a name or a schema")
             found[one.name] = own.schema_str
-            if sum(map(len, found.values())) > _MOST_BYTES:
+            if sum(map(len, found.values())) > MOST_BYTES:
                 raise ValueError("schemas that are too large")
             self._add_references(client, own.references or (), found)
             found[one.name] = found.pop(one.name)
@@ -382,7 +446,7 @@ class Registry:
                 self._client = SchemaRegistryClient(
                     {**retries, **self.settings.client, "url": urls[self._url]}
                 )
-                _bound_answers(self._client)
+                bound_answers(self._client)
             except (ValueError, TypeError, OSError) as error:
                 # The message has names and types of settings, or a file, but never a secret's value.
                 names = ", ".join(sorted(set(self.settings.client) - {"timeout"}))
@@ -432,38 +496,6 @@ class Registry:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the connection."""
         return {**self.__dict__, "_client": None}
-
-
-def _bound_answers(client: Any) -> None:
-    """Let a client give up an answer that is too large, compressed, or takes too long.
-
-    The client has no setting for it, so this uses the HTTP session in it.
-    """
-    from confluent_kafka.schema_registry.common._httpx_compat import httpx
-
-    class Bounded(httpx.SyncByteStream):
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-
-        def __iter__(self) -> Iterator[bytes]:
-            end, left = time.monotonic() + _ANSWER_SECONDS, _MOST_BYTES
-            for piece in self._stream:
-                left -= len(piece)
-                if left < 0 or time.monotonic() > end:
-                    raise ValueError("an answer that is too large or too slow")
-                yield piece
-
-        def close(self) -> None:
-            self._stream.close()
-
-    def bound(response: Any) -> None:
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise ValueError("a compressed answer, which wasn't requested")
-        response.stream = Bounded(response.stream)
-
-    session = client._rest_client.session
-    session.headers["Accept-Encoding"] = "identity"
-    session.event_hooks = {"response": [bound]}
 
 
 def _waits(seconds: float) -> Iterator[float]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from airflow_cdc_provider.connection_settings import check_files, flag
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.kafka.allowed_settings import LOGIN, OF_CONSUMERS, OF_GROUPS, TLS, TUNING
 
@@ -30,6 +31,14 @@ _IN_SHELL: Final[Mapping[str, str]] = {
     "sasl.kerberos.keytab": r"(FILE:)?[A-Za-z0-9_./][A-Za-z0-9_./+@=-]*",
 }
 """librdkafka inserts these into a shell command, kinit."""
+_ISSUER: Final = "sasl.oauthbearer.token.endpoint.url"
+_ASSERTION_KEY: Final = "sasl.oauthbearer.assertion.private.key.file"
+_METADATA: Final = "sasl.oauthbearer.metadata.authentication.type"
+_VERIFICATION: Final = "enable.ssl.certificate.verification"
+_FILES: Final = (
+    _ASSERTION_KEY,
+    *(f"ssl.{name}.location" for name in ("key", "certificate", "crl", "keystore")),
+)
 _OURS: Final = (
     "transactional.id",
     "enable.idempotence",
@@ -96,12 +105,12 @@ def _checked(connection: Mapping[str, Any]) -> dict[str, Any]:
                 f"invalid value for {name} in the Kafka connection",
                 expected="letters, digits and . _ - / @ only: kinit gets it by a shell",
             )
-        if name == "sasl.oauthbearer.token.endpoint.url" and not str(value).startswith(
-            ("https://", "http://")
-        ):
-            raise ConfigurationError(
-                f"invalid value for {name} in the Kafka connection", expected="https://..."
-            )
+    _check_issuer(connection)
+    flag(connection, _VERIFICATION)
+    check_files(connection, *_FILES)
+    check_files(connection, "ssl.ca.location", "https.ca.location", folders=True)
+    if keytab := connection.get("sasl.kerberos.keytab"):
+        check_files({"sasl.kerberos.keytab": str(keytab).removeprefix("FILE:")}, "sasl.kerberos.keytab")
     found = _with_tls(connection)
     protocol = str(found.get("security.protocol", "plaintext")).strip().lower()
     for server in str(found[SERVERS]).split(","):
@@ -112,6 +121,17 @@ def _checked(connection: Mapping[str, Any]) -> dict[str, Any]:
                 expected=f"{protocol}, or host:port alone",
             )
     return found
+
+
+def _check_issuer(connection: Mapping[str, Any]) -> None:
+    issuer = str(connection.get(_ISSUER, ""))
+    tls = sorted({"https.ca.location", "https.ca.pem"} & connection.keys())
+    schemes = ("https://",) if tls else ("https://", "http://")
+    if (issuer or tls) and not issuer.startswith(schemes):
+        raise ConfigurationError(
+            f"invalid value for {_ISSUER} in the Kafka connection",
+            expected=f"https://..., for {' and '.join(tls)}" if tls else "https://...",
+        )
 
 
 def _with_tls(connection: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +146,12 @@ def _with_tls(connection: Mapping[str, Any]) -> dict[str, Any]:
         )
     login = connection.keys() & {"sasl.mechanism", "sasl.mechanisms", "sasl.username"}
     return {**connection, "security.protocol": "sasl_ssl" if login else "ssl"}
+
+
+def machine_identity(connection: Mapping[str, Any]) -> str:
+    """Return the setting by which servers get tokens of this machine's identity; empty if none does."""
+    kind = str(connection.get(_METADATA) or "none").strip().lower()
+    return _METADATA if kind != "none" else _ASSERTION_KEY if connection.get(_ASSERTION_KEY) else ""
 
 
 def wrong_topic(name: str) -> str:
@@ -173,11 +199,22 @@ class ClientSettings:
         return str(self.connection[SERVERS])
 
     @property
-    def has_plain_login(self) -> bool:
-        """Whether a login is sent without TLS, to a broker or to the issuer of tokens."""
-        protocol = str(self.connection.get("security.protocol", "")).strip().lower()
-        issuer = str(self.connection.get("sasl.oauthbearer.token.endpoint.url", ""))
-        return protocol == "sasl_plaintext" or issuer.startswith("http://")
+    def plain_login(self) -> bool:
+        """Whether a login is sent to brokers without TLS."""
+        return str(self.connection.get("security.protocol", "")).strip().lower() == "sasl_plaintext"
+
+    @property
+    def issuer(self) -> str:
+        """The URL of the issuer of tokens; empty for none."""
+        return str(self.connection.get(_ISSUER, ""))
+
+    @property
+    def unverified(self) -> str:
+        """The setting that disables verification of brokers; empty if none does."""
+        if not flag(self.connection, _VERIFICATION, default=True):
+            return f"{_VERIFICATION}: false"
+        name = "ssl.endpoint.identification.algorithm"
+        return f"{name}: none" if str(self.connection.get(name, "")).strip().lower() == "none" else ""
 
     def of_producer(self, transactional_id: str = "") -> dict[str, Any]:
         """Return the settings of a producer: idempotent, and transactional if it has an id."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,7 +29,14 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.signals.channels import ChannelRefused
 from airflow_cdc_provider.signals.names import KAFKA
-from airflow_cdc_provider.signals.signal import MOST_AT_ONCE, MalformedSignal, ReceivedSignal, signal_of_text
+from airflow_cdc_provider.signals.signal import (
+    LARGEST_BYTES,
+    MOST_AT_ONCE,
+    MOST_BYTES_AT_ONCE,
+    MalformedSignal,
+    ReceivedSignal,
+    signal_of_text,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
 log = logger("airflow_cdc_provider.signals")
 
 _AT_ONCE: Final = 500
+_PORTION: Final = 16
+"""Messages in memory at once: each may have the largest size of the topic."""
 _CALL_SECONDS: Final = 5.0
 _CATCH_UP_SECONDS: Final = 30.0
 """Maximum time for which the first poll of a job reads towards the topic's end."""
@@ -131,6 +140,7 @@ class TopicChannel:
         self._at: _Position | None = None
         self._group_offset = -1
         self._arrived: list[ReceivedSignal] = []
+        self._size = 0
         self._open_error: CdcError | None = None
         self._retry_at = 0.0
 
@@ -142,7 +152,7 @@ class TopicChannel:
         self._resumed = True
         self._stored = position
         self._at = _Position(**position) if position else None
-        self._arrived = []
+        self._arrived, self._size = [], 0
 
     @property
     def position(self) -> Mapping[str, Any] | None:
@@ -174,7 +184,7 @@ class TopicChannel:
             if self._arrived:
                 return tuple(self._arrived)
             raise self._open_error.with_traceback(None)
-        if len(self._arrived) >= MOST_AT_ONCE:  # the others wait until these are committed
+        if self._room <= 0:  # the others wait until these are committed
             return tuple(self._arrived)
         if self._consumer is not None:
             self._poll_or_close()
@@ -193,7 +203,7 @@ class TopicChannel:
     def done(self) -> None:
         """Acknowledge the signals that :meth:`receive` returned: they are committed, with the position."""
         self._stored = self.position
-        self._arrived = []
+        self._arrived, self._size = [], 0
         self._commit_to_group()
 
     def close(self) -> None:
@@ -201,6 +211,12 @@ class TopicChannel:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+    @property
+    def _room(self) -> int:
+        """Number of further messages that fit, whatever their size."""
+        room = (MOST_BYTES_AT_ONCE - self._size) // LARGEST_BYTES
+        return min(_PORTION, MOST_AT_ONCE - len(self._arrived), room)
 
     def _poll_or_close(self) -> None:
         """Poll once. After an error, the topic is opened again: it may have been truncated or re-created."""
@@ -228,10 +244,12 @@ class TopicChannel:
         self._last.accepted()
         self._at = at
         self._consumer.assign([TopicPartition(topic, 0, at.offset)])
-        deadline = self._clock() + _CATCH_UP_SECONDS
-        while at.offset < high and len(self._arrived) < MOST_AT_ONCE:
+        start, deadline = at, self._clock() + _CATCH_UP_SECONDS
+        while at.offset < high and self._room > 0:
             transient = self._poll(until=high)
             if self._clock() > deadline:
+                if self._at is not start:  # later polls continue, also those of the next job
+                    break
                 raise self._error(transient) if transient else TransientError(f"{doing} takes too long")
             if at is self._at:
                 time.sleep(_BREATH_SECONDS)
@@ -327,17 +345,19 @@ class TopicChannel:
     def _poll(self, until: int | None = None) -> KafkaError | None:
         """Process the received messages; return a transient error, and raise a lasting one."""
         transient: KafkaError | None = None
-        found: list[Message] = []
-        end = -1
-        for message in self._consumer.consume(_AT_ONCE, self._settings.poll_timeout_seconds):
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.name() == "_PARTITION_EOF":
-                end = message.offset()
-            else:
-                transient = error
-        self._take(found)
+        end, polled, wanted = -1, 0, self._room
+        while wanted > 0 and transient is None:
+            found = self._consumer.consume(wanted, self._settings.poll_timeout_seconds)
+            for message in found:
+                error = message.error()
+                if error is None:
+                    self._take(message)
+                elif error.name() == "_PARTITION_EOF":
+                    end = message.offset()
+                else:
+                    transient = error
+            polled += len(found)
+            wanted = self._room if len(found) == wanted and polled < _AT_ONCE else 0
         # After the last message there may be transaction markers.
         if self._at is not None and until is not None and end >= until:
             self._at = replace(self._at, offset=max(self._at.offset, end))
@@ -350,23 +370,22 @@ class TopicChannel:
         right = f"READ on group {group}" if transient.name() == errors.NO_GROUP else f"READ on topic {topic}"
         return errors.error_of(transient, f"reading signals of topic {topic}", self._last.error, right=right)
 
-    def _take(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            at = self._at
-            offset = message.offset()
-            if at is None or offset is None or offset < at.offset:
-                continue
-            at = replace(at, offset=offset + 1)
-            value = message.value()
-            if message.key() == self._key and value:
-                self._arrived.append(self._read(bytes(value), at, offset))
-            else:
-                at = replace(at, skipped=at.skipped + 1)
-            self._at = at
+    def _take(self, message: Message) -> None:
+        at, offset = self._at, message.offset()
+        if at is None or offset is None or offset < at.offset:
+            return
+        at = replace(at, offset=offset + 1)
+        value = message.value()
+        if message.key() == self._key and value:
+            self._arrived.append(self._read(value, at, offset))
+        else:
+            at = replace(at, skipped=at.skipped + 1)
+        self._at = at
 
     def _read(self, value: bytes, at: _Position, offset: int) -> ReceivedSignal:
         own = f"{at.topic}/0/{offset}" + (f".{at.recreated}" if at.recreated else "")
-        read = signal_of_text(value.decode(errors="replace"), self.name, otherwise=own)
+        self._size += min(len(value), LARGEST_BYTES)
+        read = signal_of_text(value, self.name, otherwise=own)
         if isinstance(read, MalformedSignal):
             return replace(read, reason=f"topic {at.topic}, offset {offset}: {read.reason}")
         return read

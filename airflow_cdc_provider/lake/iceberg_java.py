@@ -53,14 +53,17 @@ def own_properties(spark: SparkSession, snapshot: Any) -> dict[str, str]:
     return {k: v for k, v in json.loads(text).get("summary", {}).items() if k.startswith("cdc.")}
 
 
-def java_error(error: BaseException, *names: str) -> bool:
-    """Return whether the error or a cause of it has one of these Java classes (simple names)."""
+def throwables(error: BaseException) -> Iterator[Any]:
+    """Yield Java's exception behind an error of py4j or PySpark, and its causes."""
     throwable = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     while throwable is not None:
-        if throwable.getClass().getSimpleName() in names:
-            return True
+        yield throwable
         throwable = throwable.getCause()
-    return False
+
+
+def java_error(error: BaseException, *names: str) -> bool:
+    """Return whether the error or a cause of it has one of these Java classes (simple names)."""
+    return any(throwable.getClass().getSimpleName() in names for throwable in throwables(error))
 
 
 def to_spark_schema(spark: SparkSession, java_schema: Any) -> StructType:

@@ -8,6 +8,7 @@ written.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,3 +77,16 @@ TOMBSTONES_SUFFIX: Final = "__tombstones"
 """What follows a mirror's name in that of its tombstone table."""
 STATIC_COLUMNS_SUFFIX: Final = "__static_columns"
 """What follows a mirror's name in that of its static columns table."""
+_LONGEST: Final = 255
+"""Characters of a table's name that all catalogs take: Glue, JDBC, Hive, and folders of a Hadoop catalog."""
+_DIGEST: Final = 32
+
+
+def table_name(name: str, suffix: str = "") -> str:
+    """Return ``namespace.table`` and a suffix; what is too long for catalogs ends with a digest of it."""
+    namespace, _, table = name.rpartition(".")
+    longest = _LONGEST - len(suffix)
+    if len(table) > longest:
+        digest = hashlib.sha256(table.encode()).hexdigest()[:_DIGEST]
+        table = f"{table[: longest - _DIGEST - 1]}_{digest}"
+    return f"{namespace}.{table}{suffix}"

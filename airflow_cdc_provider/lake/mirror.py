@@ -41,6 +41,7 @@ from airflow_cdc_provider.lake.layout import (
     STATIC_COLUMNS_SUFFIX,
     TOMBSTONES,
     TOMBSTONES_SUFFIX,
+    table_name,
 )
 from airflow_cdc_provider.lake.table import Head, Lake, LakeTable
 
@@ -208,8 +209,12 @@ class Mirror:
     def __post_init__(self) -> None:
         """Look up the tables; none need exist."""
         self.table = self.lake.table(self.name, MIRROR)
-        self.tombstones = self.lake.table(self.name + TOMBSTONES_SUFFIX, TOMBSTONES)
-        self.static_columns = self.lake.table(self.name + STATIC_COLUMNS_SUFFIX, STATIC_COLUMNS)
+        self.tombstones = self.lake.table(table_name(self.name, TOMBSTONES_SUFFIX), TOMBSTONES)
+        self.static_columns = self.lake.table(table_name(self.name, STATIC_COLUMNS_SUFFIX), STATIC_COLUMNS)
+
+    def is_owned(self) -> bool:
+        """Return whether the mirror exists, and its newest commit names :attr:`owner`."""
+        return self.table.exists() and self.table.head().properties.get(OWNER) == self.owner
 
     def tables(self) -> list[LakeTable]:
         """List the tables that exist."""

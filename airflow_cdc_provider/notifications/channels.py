@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.notifications.notification import Notification
+from airflow_cdc_provider.regular_files import APPEND, open_regular
 
 log = logger("airflow_cdc_provider.notifications")
 
@@ -76,7 +77,7 @@ class FileChannel(_AtOnce):
 
     def send(self, notification: Notification) -> None:
         """Append it."""
-        with self._path.open("a") as file:
+        with open(open_regular(self._path, APPEND, 0o600), "a") as file:
             file.write(notification.to_json() + "\n")
 
 

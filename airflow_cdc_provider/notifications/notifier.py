@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from airflow_cdc_provider.logs import logger
-from airflow_cdc_provider.masking import masked_values
 from airflow_cdc_provider.notifications.channels import Channel
 from airflow_cdc_provider.notifications.notification import Notification
 
@@ -31,7 +29,6 @@ class Notifier:
     def send(self, notification: Notification) -> None:
         """Send a notification to each channel."""
         self.sent += 1
-        notification = replace(notification, additional_data=masked_values(notification.additional_data))
         for channel in self._channels:
             try:
                 channel.send(notification)

@@ -9,11 +9,14 @@ from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connect
 from airflow_cdc_provider.connector.snapshot_options import EVERY_TABLE
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import cassandra_hook
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CassandraTableCdcOperator(ConnectorOperator):
@@ -76,6 +79,6 @@ class CassandraTableCdcOperator(ConnectorOperator):
         finally:
             hook.close()
         word = "on" if enabled else "off"
-        self.log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
-        self.log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
+        _log.info("cdc switched %s: %s", word, ", ".join(done.changed) or "none")
+        _log.info("cdc was %s already: %s", word, ", ".join(done.unchanged) or "none")
         return {"cdc": enabled, "changed": list(done.changed), "unchanged": list(done.unchanged)}

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import check_connector, hook_for
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.tasks.run_folder import sweep
 from airflow_cdc_provider.tasks.work_folder import configured_work_folder
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcCheckOperator(ConnectorOperator):
@@ -51,9 +54,9 @@ class CdcCheckOperator(ConnectorOperator):
             text = f"{finding.subject}: {finding.message}"
             seen[finding.level].append(f"{text}. {finding.remedy}" if finding.remedy else text)
         for text in (*seen["ok"], *seen["note"]):
-            self.log.info("%s", text)
+            _log.info("%s", text)
         for text in seen["warning"]:
-            self.log.warning("%s", text)
+            _log.warning("%s", text)
         if seen["error"]:
             raise ConfigurationError(
                 f"connector {connector.name} can't capture: {'; '.join(seen['error'])}",

@@ -15,11 +15,12 @@ from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.feeds.cassandra import node_folders
 from airflow_cdc_provider.hooks._of_connector import cassandra_hook
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
 from airflow_cdc_provider.tasks.parameters import to_flag, to_tables
-from airflow_cdc_provider.tasks.run_folder import RunFolder, write_private
+from airflow_cdc_provider.tasks.run_folder import RunFolder, write_to_folder
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from airflow_cdc_provider.connector import Connector
     from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CassandraRebootstrapOperator(SparkStageOperator):
@@ -92,7 +95,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
             removed = self._remove_segments(folders)
             summary = super()._run(context)
             hook.switch_cdc(tables, enabled=True)
-            self.log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
+            _log.info("cdc is on: %s; the next sync takes new snapshots of them", ", ".join(tables))
         finally:
             hook.close()
         notes.remove()
@@ -110,7 +113,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
         except ConfigurationError:
             hook.switch_cdc(tables, enabled=True)
             raise
-        self.log.info("cdc is off: %s", ", ".join(tables))
+        _log.info("cdc is off: %s", ", ".join(tables))
 
     def _captured(
         self, connector: Connector, hook: CassandraCdcHook, notes: RunFolder, *, clear: bool
@@ -156,7 +159,7 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                 expected="clear_segments false, and a transfer that frees cdc_raw",
                 found=f"cdc = true of {', '.join(others[:10])}",
             )
-        write_private(file, json.dumps(sorted(tables)))
+        write_to_folder(file, json.dumps(sorted(tables)))
         return sorted(tables)
 
     def _segment_folders(self, connector: Connector) -> list[WholeSegments]:
@@ -184,5 +187,5 @@ class CassandraRebootstrapOperator(SparkStageOperator):
                     count += 1
                     size += segment.size_bytes
         if folders:
-            self.log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
+            _log.warning("Removed %d finished segments without reading them, %d MiB", count, size >> 20)
         return count, size

@@ -16,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.tasks.parameters import to_mapping, to_tables
 from airflow_cdc_provider.tasks.signals import send_signal
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcSignalOperator(ConnectorOperator):
@@ -81,5 +84,5 @@ class CdcSignalOperator(ConnectorOperator):
             tables=to_tables(self.tables),
             identity=self.signal_id or own,
         )
-        self.log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
+        _log.info("Signal %s for %s: %s", sent, connector.name, self.signal)
         return sent

@@ -29,12 +29,13 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
 from airflow_cdc_provider.connections.kafka import with_kafka
 from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, printable
 from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
 from airflow_cdc_provider.hooks.source import CdcHook
 from airflow_cdc_provider.jobs.spark.redaction import REDACTION, with_redaction
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
@@ -60,6 +61,8 @@ from airflow_cdc_provider.tasks.work_folder import safe_name, signals_folder
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.common.compat.sdk import Context
+
+_log = logger("airflow_cdc_provider.operators")
 
 _SNAPSHOT_ROWS_KEY: Final = "snapshot_rows"
 """XCom key of the rows read of each table while a snapshot runs."""
@@ -168,12 +171,12 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             raise for_airflow(error) from None
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the hook, which logs Spark's output: Airflow doesn't know the encodings of secrets."""
+        """Return the hook, which logs Spark's output masked: Airflow knows no encodings of secrets."""
         hook = super()._get_hook()
         log_lines = hook._process_spark_submit_log
 
         def log_masked(itr: Iterator[Any]) -> None:
-            log_lines(map(masked, itr))
+            log_lines(printable(masked(line)) for line in itr)
 
         hook._process_spark_submit_log = log_masked  # type: ignore[method-assign]
         return hook
@@ -266,8 +269,8 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
                 self.announce(context, connector, result)
             except CdcError:
                 raise
-            except Exception:
-                self.log.exception("the job has done its work, but its result can't be reported")
+            except Exception:  # noqa: BLE001  # its trace is in the log
+                _log.exception("the job has done its work, but its result can't be reported")
             self._reported = True
         else:
             emit_failure(connector, result)
@@ -280,7 +283,7 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         if not self.keep_run_folder:
             self._folder.remove()
         for finding in result.findings:
-            self.log.warning("%s", finding)
+            _log.warning("%s", finding)
         return summary(connector, self.stage, result)
 
     def _rows_to_xcom(self, context: Context) -> Callable[[Mapping[str, int]], None] | None:

@@ -22,8 +22,10 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import CdcError, TransientError
 from airflow_cdc_provider.jobs.spec import JobSpec
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.regular_files import APPEND, open_regular
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.masking import digest
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
+
+_log = logger("airflow_cdc_provider.operators")
 
 _LOG_TAIL_BYTES = 4000
 
@@ -144,12 +148,12 @@ class CdcStreamOperator(SparkStageOperator):
             spec = self._spec(connector)
             if health.alive:
                 if _same(folder, spec):
-                    self.log.info(
+                    _log.info(
                         "Adopting the continuous application of %s: %s", connector.name, health.numbers()
                     )
                     self._folder.remove_connection()  # of a task that was killed
                     return True
-                self.log.warning("Stopping the application of %s: its declaration changed", connector.name)
+                _log.warning("Stopping the application of %s: its declaration changed", connector.name)
                 self._stop(folder)
             self._start(connector, folder, remains=health.status == "absent")
             return False
@@ -169,12 +173,12 @@ class CdcStreamOperator(SparkStageOperator):
         hook = self._get_hook()
         command = hook._build_spark_submit_command(self.application)
         for one in folder.processes(str(self.application)) if remains else ():
-            self.log.warning("Killing process %s of a start whose task was killed", one.pid)
+            _log.warning("Killing process %s of a start whose task was killed", one.pid)
             kill(one)
         if folder.log_path.exists():
             folder.log_path.replace(folder.log_path.with_name("stream.previous.log"))
         try:
-            log = os.open(folder.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            output = open_regular(folder.log_path, APPEND, 0o600)
         except OSError as error:
             raise unwritable(folder.path, error) from error
         try:
@@ -182,7 +186,7 @@ class CdcStreamOperator(SparkStageOperator):
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(hook._env or {})},
                 start_new_session=True,
@@ -191,10 +195,8 @@ class CdcStreamOperator(SparkStageOperator):
             self._folder.remove_connection()
             raise
         finally:
-            os.close(log)
-        self.log.info(
-            "Started the continuous application of %s; its log is %s", connector.name, folder.log_path
-        )
+            os.close(output)
+        _log.info("Started the continuous application of %s; its log is %s", connector.name, folder.log_path)
         try:
             self._await_heartbeat(folder, process)
         except BaseException:  # also of a task that is killed
@@ -282,7 +284,7 @@ class CdcStreamOperator(SparkStageOperator):
 def _exclusive(folder: StreamFolder, patience_seconds: float) -> Iterator[None]:
     """Hold the folder's lock, which is released at the latest when this process ends."""
     deadline = time.monotonic() + patience_seconds
-    with (folder.path / "lock").open("w") as lock:
+    with open(open_regular(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.jobs.spec import JobResult
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators._create_topics import create_missing
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
@@ -25,6 +26,8 @@ from airflow_cdc_provider.tasks.summary import few_differences
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+_log = logger("airflow_cdc_provider.operators")
 
 
 class CdcCreateTopicsOperator(ConnectorOperator):
@@ -59,7 +62,7 @@ class CdcCreateTopicsOperator(ConnectorOperator):
         """Create the topics."""
         topics = create_missing(to_connector(self.connector), self.source_conn_id, self.kafka_conn_id)
         for topic in topics["created"]:
-            self.log.info("Created topic %s", topic)
+            _log.info("Created topic %s", topic)
         return topics
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra_offset import is_captured
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.operators._on_connector import ConnectorOperator
 from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
 from airflow_cdc_provider.sources.plugin import options_of
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.connector import Connector
+
+_log = logger("airflow_cdc_provider.operators")
+
 
 _S3: Final = "s3://"
 _LAYOUTS: Final = ("whole", "chunks")
@@ -147,7 +151,7 @@ class CommitLogTransferOperator(ConnectorOperator):
         landing = self._landing(connector)
         self._refuse_contradictions()
         if self.after_transfer == self.after_commit == "keep":
-            self.log.warning(
+            _log.warning(
                 "Segments in %s are never removed: both after_transfer and after_commit are keep. "
                 "When it is full, Cassandra refuses writes to tables with CDC",
                 self.cdc_raw or landing,
@@ -253,7 +257,7 @@ class CommitLogTransferOperator(ConnectorOperator):
             if self.transfer_class
             else None,
             parallel=self.parallel,
-            pace=Pace(limit or None, self.log.info),
+            pace=Pace(limit or None, _log.info),
         )
         try:
             return transfer.run()
@@ -267,4 +271,4 @@ class CommitLogTransferOperator(ConnectorOperator):
         tags = {**connector.tags, "host": self.host_id}
         for name, count in vars(counts).items():
             Stats.incr(f"cdc.transfer.{name}", count, tags=tags)
-        self.log.info("Segments of node %s: %s", self.host_id, vars(counts))
+        _log.info("Segments of node %s: %s", self.host_id, vars(counts))

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from airflow_cdc_provider.connection_settings import check_files
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.protobuf_wire import Value, message, read_message
 from airflow_cdc_provider.pulsar import wire
@@ -245,6 +246,7 @@ class Brokers:
 def _connect(address: Address, settings: ClientSettings) -> socket.socket:
     context: ssl.SSLContext | None = None
     if address.tls:
+        check_files(vars(settings), "tls_ca_file", "tls_certificate_file", "tls_key_file")
         try:
             context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
             if settings.tls_certificate_file:

@@ -21,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.parameters import TemplatedTask
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_cdc_provider.triggers.observing import Given, ObservingTrigger
+
+_log = logger("airflow_cdc_provider.sensors")
 
 
 class ObservingSensor(TemplatedTask, BaseSensorOperator):
@@ -73,7 +76,7 @@ class ObservingSensor(TemplatedTask, BaseSensorOperator):
         try:
             found = asyncio.run(self.trigger(context).observe(self.given(context)))
         except TransientError as error:
-            self.log.warning("%s", error)
+            _log.warning("%s", error)
             return PokeReturnValue(False)
         except CdcError as error:
             raise for_airflow(error) from None
@@ -118,7 +121,7 @@ class ObservingSensor(TemplatedTask, BaseSensorOperator):
             raise
         except CdcError as error:
             if self.silent_fail:
-                self.log.warning("%s", error)
+                _log.warning("%s", error)
                 return PokeReturnValue(False)
             if self.never_fail:
                 raise AirflowSkipException("skipped because the sensor may not fail") from error

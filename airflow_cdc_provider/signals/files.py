@@ -13,20 +13,22 @@ that sort by time.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import os
 import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.regular_files import is_regular, open_regular
+from airflow_cdc_provider.regular_files import is_regular, open_regular, write_private
 from airflow_cdc_provider.signals.signal import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
+    MOST_BYTES_AT_ONCE,
     MalformedSignal,
     ReceivedSignal,
     signal_of_text,
@@ -49,7 +51,7 @@ class FileChannel:
         self._read: dict[Path, int] = {}
 
     def receive(self) -> Sequence[ReceivedSignal]:
-        """Rename the file, and read all renamed files that aren't committed.
+        """Rename the file, and read the renamed files that aren't committed, as many as fit.
 
         Raises:
             TransientError: The file can't be read now.
@@ -61,9 +63,13 @@ class FileChannel:
             self._read = {}
             arrived: list[ReceivedSignal] = []
             for taken in self._taken():
-                text = _read(taken)
+                text = _read(taken, MOST_BYTES_AT_ONCE)
+                lines = list(islice(filter(bytes.strip, io.BytesIO(text)), MOST_AT_ONCE + 1))
+                size = sum(self._read.values()) + len(text)
+                if self._read and (size > MOST_BYTES_AT_ONCE or len(arrived) + len(lines) > MOST_AT_ONCE):
+                    break
                 self._read[taken] = len(text)
-                arrived += self._lines(text, taken.name.rpartition(_TAKEN)[2])
+                arrived += self._signals(text, lines, taken.name.rpartition(_TAKEN)[2])
         except OSError as error:
             raise TransientError(f"signals in {self._path} can't be read", found=str(error)) from error
         return arrived
@@ -72,22 +78,21 @@ class FileChannel:
         """Remove the files that were read, except those that a program appended to: they are read again."""
         for taken, size in self._read.items():
             with contextlib.suppress(FileNotFoundError):
-                if size > LARGEST_BYTES or taken.stat().st_size == size:
+                if size > MOST_BYTES_AT_ONCE or taken.stat().st_size == size:
                     taken.unlink()
         self._read = {}
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
-    def _lines(self, text: bytes, stamp: str) -> Iterator[ReceivedSignal]:
-        if len(text) > LARGEST_BYTES:
-            yield MalformedSignal(stamp, self.name, f"a file has more than {LARGEST_BYTES} bytes")
+    def _signals(self, text: bytes, lines: Sequence[bytes], stamp: str) -> Iterator[ReceivedSignal]:
+        if len(text) > MOST_BYTES_AT_ONCE:
+            yield MalformedSignal(stamp, self.name, f"a file has more than {MOST_BYTES_AT_ONCE} bytes")
             return
-        lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
         for number, line in enumerate(lines[:MOST_AT_ONCE], start=1):
             yield signal_of_text(line, self.name, otherwise=f"{stamp}-{number}")
         if len(lines) > MOST_AT_ONCE:
-            reason = f"{len(lines)} lines are too many at once: those after {MOST_AT_ONCE} are skipped"
+            reason = f"more than {MOST_AT_ONCE} lines at once: the others are skipped"
             yield MalformedSignal(f"{stamp}-rest", self.name, reason)
 
     def _taken(self) -> list[Path]:
@@ -108,16 +113,22 @@ class FolderChannel:
         self._read: list[Path] = []
 
     def receive(self) -> Sequence[ReceivedSignal]:
-        """Read all files of the folder.
+        """Read the files of the folder, as many as fit.
 
         Raises:
             TransientError: A file can't be read now.
         """
+        self._read = []
+        texts: list[bytes] = []
         try:
-            self._read = _regular(self._folder, "*.json")
+            for path in _regular(self._folder, "*.json"):
+                if sum(map(len, texts)) + LARGEST_BYTES > MOST_BYTES_AT_ONCE:
+                    break
+                texts.append(_read(path, LARGEST_BYTES))
+                self._read.append(path)
             return [
-                signal_of_text(_read(path).decode(errors="replace"), self.name, otherwise=path.stem)
-                for path in self._read
+                signal_of_text(text, self.name, otherwise=path.stem)
+                for path, text in zip(self._read, texts, strict=True)
             ]
         except OSError as error:
             raise TransientError(f"signals in {self._folder} can't be read", found=str(error)) from error
@@ -150,18 +161,10 @@ def send(folder: Path, kind: str, data: Mapping[str, Any], identity: str = "") -
     stamp = _stamp()
     identity = identity or stamp
     path = folder / f"{stamp}.json"
-    temporary = path.with_suffix(".part")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"id": identity, "type": kind, "data": dict(data)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_private(path, json.dumps({"id": identity, "type": kind, "data": dict(data)}))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise ConfigurationError(
             f"can't write a signal to {folder}",
             expected="a folder that this process can write to and the connector's job can read",
@@ -176,10 +179,10 @@ def _regular(folder: Path, names: str) -> list[Path]:
     return sorted(filter(is_regular, folder.glob(names)))[:MOST_AT_ONCE]
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, largest: int) -> bytes:
     """Read a file up to one byte more than the largest size."""
     with open(open_regular(path), "rb") as file:
-        return file.read(LARGEST_BYTES + 1)
+        return file.read(largest + 1)
 
 
 def _stamp() -> str:

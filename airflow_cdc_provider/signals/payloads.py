@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -18,7 +18,13 @@ _MOST_NAMES: Final = 1_000
 _MOST_CONDITIONS: Final = 100
 _LONGEST_FILTER: Final = 16_384
 _MOST_INSTRUCTIONS: Final = 50_000
-"""Size of a list's expressions as RE2's programs; it bounds the time that a name takes."""
+"""Size of all expressions of a signal as RE2's programs; it bounds the time that a name takes."""
+_CALL_INSTRUCTIONS: Final = 20
+"""What a call of RE2 costs, in instructions for a name."""
+_COMPILE_CHARACTERS: Final = 600
+"""What an instruction costs to compile, in characters that it reads."""
+_MOST_WORK: Final = 10_000_000_000
+"""Instructions times characters of all signals of one reception, about half a minute."""
 
 
 class InvalidSignal(ValueError):
@@ -33,15 +39,21 @@ class Names:
         texts: The entries.
         exact: Names of the entries in quotes.
         patterns: The other entries, compiled.
+        size: Size of the patterns.
     """
 
     texts: tuple[str, ...] = ()
     exact: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     patterns: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    size: int = field(default=0, compare=False, repr=False)
 
     @classmethod
-    def read(cls, given: object) -> Names:
+    def read(cls, given: object, size: int = 0) -> Names:
         """Read ``data-collections``: a list, or comma-separated text.
+
+        Args:
+            given: The value.
+            size: Size of other patterns of the signal.
 
         Raises:
             InvalidSignal: The value is neither, has an invalid regular expression, or is too large.
@@ -58,14 +70,14 @@ class Names:
         quoted = {text for text in texts if _QUOTED.fullmatch(text)}
         exact = frozenset(map(_unquoted, quoted))
         patterns: list[Any] = []
-        size = 0
+        own = 0
         for text in texts:
             if text not in quoted:
                 patterns.append(_compiled(text))
-                size += patterns[-1].programsize
-                if size > _MOST_INSTRUCTIONS:
-                    raise InvalidSignal("data-collections has too many or too large regular expressions")
-        return cls(texts, exact, tuple(patterns))
+                own += patterns[-1].programsize + _CALL_INSTRUCTIONS
+                if size + own > _MOST_INSTRUCTIONS:
+                    raise InvalidSignal("it has too many or too large regular expressions")
+        return cls(texts, exact, tuple(patterns), own)
 
     def take(self, name: str) -> bool:
         """Return whether a table is selected."""
@@ -99,9 +111,39 @@ class SnapshotPayload:
     names: Names
     conditions: tuple[Condition, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Size of all patterns."""
+        return self.names.size + sum(condition.tables.size for condition in self.conditions)
+
     def filter_of(self, table: str) -> str:
         """Return the filter of a table; empty for all rows."""
         return next((c.filter for c in self.conditions if c.tables.take(table)), "")
+
+
+class Matching:
+    """The work that the patterns of one reception's signals may be.
+
+    Args:
+        tables: The captured tables.
+    """
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        self.tables = tables
+        self._left = _MOST_WORK
+
+    def begin(self, size: int, tables: Iterable[str]) -> None:
+        """Count the work of matching patterns of a size.
+
+        Raises:
+            InvalidSignal: It would be too much.
+        """
+        work = size * (_COMPILE_CHARACTERS + sum(map(len, tables)))
+        if work > self._left:
+            raise InvalidSignal(
+                "too many or too large regular expressions came at once; send it again, with another id"
+            )
+        self._left -= work
 
 
 def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
@@ -119,36 +161,36 @@ def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
     names = Names.read(data.get("data-collections"))
     if not names.texts:
         raise InvalidSignal("data-collections names no table")
-    return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions")))
+    return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions"), names.size))
 
 
-def read_stop(data: Mapping[str, Any]) -> Names | None:
-    """Read the data of ``stop-snapshot``: the tables to stop, None for all.
+def read_stop(data: Mapping[str, Any]) -> tuple[SnapshotKind, Names | None]:
+    """Read the data of ``stop-snapshot``: the kind of snapshot, and the tables to stop, None for all.
 
     Raises:
         InvalidSignal: The data is invalid.
     """
     given = data.get("type")
-    if str(given or "").lower() != "incremental":
-        raise InvalidSignal(
-            f"type must be incremental, not {str(given)[:40]!r}: no other snapshot can be stopped"
-        )
+    kind = _KINDS.get(str(given or "").lower())
+    if kind is None:
+        raise InvalidSignal(f"type must be incremental or blocking, not {str(given)[:40]!r}")
     names = Names.read(data.get("data-collections"))
-    return names if names.texts else None
+    return kind, names if names.texts else None
 
 
 def _unquoted(name: str) -> str:
     return ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(name))
 
 
-def _conditions(given: object) -> tuple[Condition, ...]:
+def _conditions(given: object, size: int) -> tuple[Condition, ...]:
+    """Read conditions: the first of those that have the same expression."""
     if given is None:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InvalidSignal("additional-conditions is not a list")
     if len(given) > _MOST_CONDITIONS:
         raise InvalidSignal(f"additional-conditions has more than {_MOST_CONDITIONS} entries")
-    found = []
+    found: dict[str, Condition] = {}
     for one in given:
         tables = one.get("data-collection") if isinstance(one, Mapping) else None
         row_filter = one.get("filter") if isinstance(one, Mapping) else None
@@ -157,8 +199,12 @@ def _conditions(given: object) -> tuple[Condition, ...]:
         text = row_filter if isinstance(row_filter, str) else json.dumps(row_filter)
         if len(text) > _LONGEST_FILTER:
             raise InvalidSignal(f"a filter has more than {_LONGEST_FILTER} characters")
-        found.append(Condition(Names.read([tables]), text))
-    return tuple(found)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InvalidSignal("a filter has half a surrogate pair, which no server takes")
+        if tables not in found:
+            found[tables] = Condition(Names.read([tables], size), text)
+            size += found[tables].tables.size
+    return tuple(found.values())
 
 
 def _compiled(pattern: str) -> Any:

@@ -38,10 +38,12 @@ TYPES: Final = (EXECUTE, STOP, PAUSE, RESUME, LOG)
 WINDOW_MARKS: Final = ("snapshot-window-open", "snapshot-window-close")
 """Types of documents that snapshots themselves write to a signal collection; they request nothing."""
 
-LARGEST_BYTES: Final = 1 << 20
-"""Size of a signal, and of a file of signals; a signal has a few hundred bytes."""
+LARGEST_BYTES: Final = 1 << 16
+"""Size of a signal, which has a few hundred bytes; parsed, it can take 40 times as much memory."""
 MOST_AT_ONCE: Final = 1_000
 """Number of signals that one poll of a channel receives; a flood of others waits, or is ignored."""
+MOST_BYTES_AT_ONCE: Final = 8 << 20
+"""Their size."""
 _SHOWN_CHARACTERS: Final = 120
 _ID_CHARACTERS: Final = 300
 
@@ -117,12 +119,12 @@ def signal_from(identity: str, kind: object, data: object, channel: str) -> Rece
     return Signal(identity, kind, data or {}, channel)
 
 
-def signal_of_text(text: str, channel: str, *, otherwise: str) -> ReceivedSignal:
+def signal_of_text(text: str | bytes, channel: str, *, otherwise: str) -> ReceivedSignal:
     """Read a signal from one JSON object's text."""
     if len(text) > LARGEST_BYTES:
         return MalformedSignal(otherwise, channel, f"it is larger than {LARGEST_BYTES} bytes")
     try:
-        given = json.loads(text)
+        given = json.loads(text if isinstance(text, str) else text.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
         return MalformedSignal(otherwise, channel, f"it is not JSON: {error}")
     return signal_of(given, channel, otherwise=otherwise)

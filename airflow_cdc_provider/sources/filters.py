@@ -26,6 +26,8 @@ _OPERATORS: Final = ("and", "in", "not", "contains", "key", "like", "is")
 _PHRASES: Final = (("not", "in"), ("contains", "key"), ("is", "not"), ("not", "like"))
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 CQL_FUNCTIONS: Final = ("token", "mintimeuuid", "maxtimeuuid")
+_MOST_OPEN: Final = 8
+"""Number of brackets in brackets: parsers of servers recurse, and some end with the stack."""
 _FORM: Final = "comparisons of columns with constants, joined by AND"
 
 
@@ -65,6 +67,8 @@ def refused_filter(where: str, functions: Collection[str] = ()) -> str:
         elif kind == "bracket":
             if before == "value" and text != "[":
                 return f"it may not call {_called(where, token.start())}"
+            if len(opened) == _MOST_OPEN:
+                return f"more than {_MOST_OPEN} brackets are open at character {token.start()}"
             opened.append(_CLOSES[text])
             before = "separator"
         elif kind == "end":

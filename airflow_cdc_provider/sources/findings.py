@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import listed
+from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.contract import Finding
 
-_LOCAL: Final = re.compile(r"localhost(:|$)|127\.|\[?::1(\]|$)|/|%2F", re.IGNORECASE)
-"""This machine, by an address or a socket."""
 _PLURALS: Final = {"is": "are", "has": "have"}
 
 
@@ -41,11 +41,76 @@ def login_findings(
         encrypted: Whether it uses TLS.
         subject: What was checked.
     """
-    away = [host for host in hosts if not _LOCAL.match(host)]
+    away = [host for host in hosts if not _is_local(host)]
     if encrypted or not login or not away:
         return []
     message = f"login and data are sent to {listed(away)} without TLS: the network between can read them"
     return [Finding("warning", subject, message, "enable TLS at the servers and in the Airflow connection")]
+
+
+def _is_local(server: str) -> bool:
+    """Return whether a server is this machine, by an address, its name or a socket."""
+    if server.lower().startswith(("/", "%2f")):
+        return True
+    host = server.strip().rpartition("://")[2].partition("/")[0].rpartition("@")[2]
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def verification_findings(setting: str, subject: str = "TLS") -> list[Finding]:
+    """Report a setting that disables verification of servers; empty for none."""
+    if not setting:
+        return []
+    return [
+        Finding(
+            "warning",
+            subject,
+            f"{setting}: the server's identity is not verified, so that another one can take login and data",
+            "remove it, and name the authority of the server's certificate in the Airflow connection",
+        )
+    ]
+
+
+def kafka_findings(settings: ClientSettings, subject: str = "TLS") -> list[Finding]:
+    """Report a login to brokers, or to the issuer of their tokens, in the clear, and servers not verified."""
+    return [
+        *login_findings(
+            settings.servers.split(","), login=settings.plain_login, encrypted=False, subject=subject
+        ),
+        *_url_findings([settings.issuer], subject),
+        *verification_findings(settings.unverified, subject),
+    ]
+
+
+def registry_findings(client: Mapping[str, Any], subject: str) -> list[Finding]:
+    """Report a login to a registry, its proxy or its issuer of tokens in the clear, and one not verified.
+
+    Args:
+        client: Settings of the client (:func:`airflow_cdc_provider.kafka.registry.client_settings`).
+        subject: The option that names the connection.
+    """
+    urls = [url.strip() for url in str(client["url"]).split(",")]
+    login = any(name.startswith(("basic.auth.", "bearer.auth.")) for name in client)
+    unverified = client.get("ssl.ca.location") is False
+    return [
+        *_url_findings([url for url in urls if login or urlsplit(url).username], subject),
+        *_url_findings([str(client.get("bearer.auth.issuer.endpoint.url", ""))], subject),
+        *_url_findings([url for url in [str(client.get("proxy", ""))] if urlsplit(url).username], subject),
+        *verification_findings("ssl.ca.location: false" if unverified else "", subject),
+    ]
+
+
+def _url_findings(urls: Iterable[str], subject: str) -> list[Finding]:
+    """Report the URLs that get a login and don't use TLS."""
+    parts = [urlsplit(url) for url in urls]
+    plain = [one.netloc.rpartition("@")[2] for one in parts if one.scheme == "http"]
+    return login_findings(plain, login=True, encrypted=False, subject=subject)
 
 
 def name_findings(renamed: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
     for given in settings:
         plain = value_of(given) if isinstance(given, str) else given
         remember(by_name(plain) if isinstance(plain, Mapping) else {})
-    keep_secret(known(), secret=True)
+    keep_secret(known().secrets, secret=True)
 
 
 def digest(connector: Connector) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.spec import NOTIFICATIONS, SNAPSHOT_ROWS, ConnectionRef, JobResult, JobSpec
+from airflow_cdc_provider.regular_files import open_regular, open_subfolder, write_private
 from airflow_cdc_provider.tasks.work_folder import configured_work_folder, own_folder
 
 _QUEUED_SECONDS: Final = 86_400
@@ -91,7 +93,7 @@ class RunFolder:
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write the spec."""
-        write_private(self.spec_path, spec.to_json())
+        write_to_folder(self.spec_path, spec.to_json())
 
     def write_connection(self, values: Mapping[str, Any], *, outlives_task: bool = False) -> ConnectionRef:
         """Write a connection's values for the job, and hold them until they are removed.
@@ -103,9 +105,9 @@ class RunFolder:
         path = self.connection_path
         self.remove_connection()
         while path not in _held:
-            write_private(path, json.dumps(values))
+            write_to_folder(path, json.dumps(values))
             with contextlib.suppress(FileNotFoundError):  # a sweep was faster than the lock
-                held = os.open(path, os.O_RDONLY)
+                held = open_regular(path, os.O_RDWR)  # a lock on NFS needs it
                 fcntl.flock(held, fcntl.LOCK_SH)
                 needed = time.time() + (_QUEUED_SECONDS if outlives_task else 0)
                 os.utime(path, (needed, needed))
@@ -152,42 +154,57 @@ def sweep(work_folder: Path, patterns: Sequence[str] = ("*/*/*/*", "*/stream")) 
 
     The lock of their file says so, which the task holds, and its time, before which they are needed.
 
+    No link below the work folder is followed.
+
     Args:
         work_folder: The folder with folders of runs.
         patterns: Where these are in it.
     """
-    for path in (path for pattern in patterns for path in work_folder.glob(f"{pattern}/connection.json*")):
+    with contextlib.suppress(OSError):
+        folder = os.open(work_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for pattern in patterns:
+                _sweep(folder, pattern.split("/"))
+        finally:
+            os.close(folder)
+
+
+def _sweep(folder: int, patterns: Sequence[str]) -> None:
+    if not patterns:
+        for name, seconds in (("connection.json", 0), ("connection.json.part", _WRITING_SECONDS)):
+            with contextlib.suppress(OSError):
+                _remove_unheld(folder, name, seconds)
+        return
+    for name in fnmatch.filter(os.listdir(folder), patterns[0]):
         with contextlib.suppress(OSError):
-            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            below = open_subfolder(name, folder)
             try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found = os.fstat(opened)
-                needed = found.st_mtime + (_WRITING_SECONDS if path.suffix == ".part" else 0)
-                if found.st_uid == os.geteuid() and needed <= time.time():
-                    path.unlink()
+                _sweep(below, patterns[1:])
             finally:
-                os.close(opened)
+                os.close(below)
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner only.
+def _remove_unheld(folder: int, name: str, seconds: float) -> None:
+    opened = open_regular(name, os.O_RDWR, folder=folder)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(opened)
+        if found.st_uid == os.geteuid() and found.st_mtime + seconds <= time.time():
+            os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(opened)
+
+
+def write_to_folder(path: Path, text: str) -> None:
+    """Write a file as :func:`~airflow_cdc_provider.regular_files.write_private`.
 
     Raises:
         ConfigurationError: The file can't be written.
         TransientError: The disk is full.
     """
-    temporary = path.with_name(path.name + ".part")
     try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_private(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise unwritable(path.parent, error) from error
 
 

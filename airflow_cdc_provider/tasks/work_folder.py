@@ -44,6 +44,9 @@ def signals_folder(given: str | None, connector: str, *, create: bool = False) -
 def own_folder(work_folder: Path, *parts: str, create: bool = False) -> Path:
     """Return a folder below the work folder in which only this user and root can change anything.
 
+    What is this user's and writable for its group gets mode 0700: a mount with ``fsGroup`` in Kubernetes
+    makes everything on it writable for a group.
+
     Args:
         work_folder: The work folder.
         parts: Names of subfolders; characters that are invalid in a path are replaced.
@@ -61,17 +64,9 @@ def own_folder(work_folder: Path, *parts: str, create: bool = False) -> Path:
         if create:
             _make(folder)
         try:
-            status = folder.lstat() if name else folder.stat()
+            reason = _untrusted(folder) if name else _replaceable(folder.stat())
         except FileNotFoundError:
             continue
-        if name and not stat.S_ISDIR(status.st_mode):
-            reason = "it is a link or a file"
-        elif name:
-            reason = changeable_by_others(status)
-        else:
-            mode = stat.S_IMODE(status.st_mode)
-            shared = mode & stat.S_IWOTH and not mode & stat.S_ISVTX
-            reason = f"anyone may replace what is in it (mode 0{mode:o})" if shared else ""
         if reason:
             raise ConfigurationError(
                 f"folder {folder} is not trusted",
@@ -81,6 +76,32 @@ def own_folder(work_folder: Path, *parts: str, create: bool = False) -> Path:
                 "work_folder to another one",
             )
     return folder
+
+
+def _untrusted(folder: Path) -> str:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is a link or a file"
+    if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o022 == stat.S_IWGRP:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(opened).st_uid == os.geteuid():
+                os.fchmod(opened, 0o700)
+            status = os.fstat(opened)
+        finally:
+            os.close(opened)
+    return changeable_by_others(status)
+
+
+def _replaceable(status: os.stat_result) -> str:
+    """Return why anyone may replace what is in the work folder; empty if only its owner and group may."""
+    mode = stat.S_IMODE(status.st_mode)
+    if not mode & stat.S_IWOTH:
+        return ""
+    if not mode & stat.S_ISVTX:
+        return f"anyone may replace what is in it (mode 0{mode:o})"
+    own = status.st_uid in (0, os.geteuid())
+    return "" if own else f"it belongs to user id {status.st_uid}, who may replace what is in it"
 
 
 def _make(folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
-from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
+from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished, equal_start
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
 from airflow_cdc_provider.transfer.stores import Store, read_small
 from airflow_cdc_provider.transfer.whole import whole
@@ -169,6 +169,8 @@ class ChunkedSegments:
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
         """Write the new part of a segment as chunks, then the manifest."""
         known = self._growing(segment, end)
+        if segment.complete and not equal_start(self, source, segment, known.size_bytes):
+            known = Manifest()  # its source may be removed then, and what was stored has changed meanwhile
         chunks = list(known.chunks)
         position = known.position
         for begin, mark in self._split(segment, source, known, end):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store
 
@@ -49,6 +51,9 @@ class Target(Protocol):
     def landed(self) -> dict[str, Segment]:
         """Return the stored segments by name."""
 
+    def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
+        """Yield a stored segment's bytes, as :meth:`Source.read`."""
+
     def give_up(self, segment: Segment) -> bool:
         """Record that the rest of a partially stored segment is lost.
 
@@ -65,6 +70,27 @@ class Target(Protocol):
             CorruptInput: The copy differs from what was sent; readers don't see it.
             Vanished: The segment was deleted.
         """
+
+
+def equal_start(target: Target, source: Source, segment: Segment, size_bytes: int) -> bool:
+    """Return whether a target and a source have the same bytes at a segment's start, by their SHA-256.
+
+    Raises:
+        CorruptInput: The source can't be read.
+        Vanished: The segment was deleted at the source.
+    """
+    sent = _digest(source.read(segment, 0, size_bytes))
+    try:
+        return _digest(target.read(segment, 0, size_bytes)) == sent
+    except (CorruptInput, Vanished):
+        return False
+
+
+def _digest(pieces: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
 
 
 class Passing(Protocol):

@@ -8,6 +8,7 @@ version 6) moves whole segments there and writes no idx.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,7 @@ _LOG: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-(0|[1-9][0-9]{0,17})\.log
 _INDEX: Final = re.compile(r"([0-9]{1,10})(\r?\nCOMPLETED)?\s{0,8}")
 LARGEST_INDEX_BYTES: Final = 64
 _LAST_VERSION_WITHOUT_INDEX: Final = 6
+_CLOCK_SKEW_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, order=True)
@@ -89,6 +91,14 @@ class Segment:
     def readable(self) -> bool:
         """Whether the segment has durable changes."""
         return self.version <= _LAST_VERSION_WITHOUT_INDEX or self.index is not None
+
+
+def is_plausible(segment: int) -> bool:
+    """Return whether a node can have given a segment this id by now.
+
+    A node counts up from the time of its start in milliseconds, slower than time passes.
+    """
+    return segment <= time.time_ns() // 1_000_000 + _CLOCK_SKEW_MS
 
 
 def is_host_id(name: str) -> bool:

@@ -14,19 +14,24 @@ from __future__ import annotations
 import argparse
 import configparser
 import fcntl
+import hashlib
 import logging
+import os
 import shlex
 import signal
+import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.regular_files import open_regular
 from airflow_cdc_provider.transfer.chunks import DEFAULT_CHUNK_BYTES, ChunkedSegments
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.pace import Pace
@@ -36,6 +41,7 @@ from airflow_cdc_provider.transfer.space import measure
 from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore, Store
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from airflow_cdc_provider.transfer.whole import WholeSegments
+from airflow_cdc_provider.trusted_paths import changeable_by_others
 
 NEARLY_FULL: Final = 0.8
 """Used fraction of cdc_raw from which each round logs a warning."""
@@ -250,14 +256,37 @@ def _s3_client(options: dict[str, str]) -> object:
 
 
 @contextmanager
-def _alone(config: Path) -> Iterator[None]:
-    """Lock the configuration file against a second shipper; the kernel releases the locks of ended ones."""
-    with config.open() as file:
+def alone(config: Path) -> Iterator[None]:
+    """Lock out a second shipper with this configuration; the kernel releases the locks of ended ones.
+
+    Whoever may read a file may lock it, so the lock is a file of this user.
+
+    Raises:
+        ConfigurationError: A shipper with it is running, or others may replace the lock.
+    """
+    given = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(given or f"{tempfile.gettempdir()}/cdc-shipper-{os.geteuid()}")
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    status = folder.lstat()
+    reason = changeable_by_others(status) if stat.S_ISDIR(status.st_mode) else "it is a link or a file"
+    if reason:
+        raise ConfigurationError(
+            f"folder {folder} of the shipper's lock is not trusted",
+            expected="a folder of the user that runs it",
+            found=reason,
+            remedy="set RUNTIME_DIRECTORY, as RuntimeDirectory= of a systemd unit does",
+        )
+    name = hashlib.sha256(str(config.resolve()).encode()).hexdigest()[:16]
+    lock = open_regular(folder / f"cdc-shipper-{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(f"a shipper with {config} is already running") from None
         yield
+    finally:
+        os.close(lock)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -275,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, lambda *_: stop.set())
     try:
         settings = Settings.read(given.config)
-        with _alone(given.config):
+        with alone(given.config):
             shipper = Shipper(settings)
             if given.once:
                 counts = shipper.ship()

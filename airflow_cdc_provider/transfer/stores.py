@@ -127,8 +127,10 @@ class FolderStore:
     def exclusive(self) -> Iterator[None]:
         """Lock out other transfers; the kernel releases the lock when this process ends."""
         with self._folder(create=True) as folder:
-            lock = open_regular(".transfer.lock", os.O_RDWR | os.O_CREAT, folder=folder)
+            lock = open_regular(".transfer.lock", os.O_RDWR | os.O_CREAT, 0o600, folder=folder)
         try:
+            with contextlib.suppress(PermissionError):  # another user's
+                os.fchmod(lock, 0o600)  # who may read it may hold it
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -16,7 +16,7 @@ from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss, write_note
-from airflow_cdc_provider.transfer.layout import Source, Target, Vanished
+from airflow_cdc_provider.transfer.layout import Source, Target, Vanished, equal_start
 from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore
@@ -130,12 +130,22 @@ class Transfer:
                     counts.deleted += 1
             elif not segment.readable:
                 # No changes yet; or an earlier transfer was killed while removing it, after the copy.
-                if here is not None and here.complete and self.after_transfer == "delete":
+                removing = here is not None and here.complete and self.after_transfer == "delete"
+                if removing and self._has(self.target, source, segment, here):
                     source.remove(segment)
-            elif here is not None and (here.index == segment.index or (segment.lost and here.complete)):
+            elif (
+                here is not None
+                and (here.index == segment.index or (segment.lost and here.complete))
+                and not self._differs(self.target, source, segment, here)
+            ):
                 counts.unchanged += 1  # a lost one may have a finished copy from the errors folder
                 self._free(source, segment, counts)
-            elif segment.name in quarantined and quarantined[segment.name].index == segment.index:
+            elif (
+                self.errors is not None
+                and (bad := quarantined.get(segment.name)) is not None
+                and bad.index == segment.index
+                and not self._differs(self.errors, source, segment, bad)
+            ):
                 self._free(source, segment, counts)
             else:
                 to_copy.append(segment)
@@ -223,6 +233,22 @@ class Transfer:
         else:
             counts.failed += 1
             _log.warning("segment %s was not copied, the next transfer will retry: %s", segment.name, outcome)
+
+    def _differs(self, target: Target, source: Source, segment: Segment, here: Segment) -> bool:
+        """Return whether a segment that may be removed at the source isn't the same at the target."""
+        removable = segment.complete and self.after_transfer == "delete"
+        return removable and not self._has(target, source, segment, here)
+
+    def _has(self, target: Target, source: Source, segment: Segment, here: Segment | None) -> bool:
+        size = segment.size_bytes
+        try:
+            same = here is not None and size == here.size_bytes and equal_start(target, source, segment, size)
+        except (CdcError, Vanished, OSError) as error:
+            _log.warning("segment %s can't be compared with its copy: %s", segment.name, error)
+            return False
+        if not same:
+            _log.error("segment %s is kept: its copy differs from it", segment.name)
+        return same
 
     def _free(self, source: Source, segment: Segment, counts: TransferCounts) -> None:
         if segment.complete and self.after_transfer == "delete":

@@ -94,7 +94,8 @@ class WholeSegments:
     def bring(self, segment: Segment, source: Source, end: int, passing: Passing) -> None:
         """Copy a segment, then its idx.
 
-        The part of a growing segment that a local target already has is intact, and is reused.
+        The part of a growing segment that a local target already has is reused. A finished one is copied
+        whole: its source may be removed then, and what was stored may have changed meanwhile.
         """
         begin = self._sound_bytes(segment, end)
         sent = passing(source.read(segment, begin, end))
@@ -110,7 +111,7 @@ class WholeSegments:
 
     def _sound_bytes(self, segment: Segment, end: int) -> int:
         """Return the number of stored bytes of a growing segment, which an earlier transfer copied."""
-        if not isinstance(self.store, FolderStore):
+        if segment.complete or not isinstance(self.store, FolderStore):
             return 0
         index = self._index(segment.index_name, (segment.index_name,), time.monotonic() + _PATIENCE_SECONDS)
         if index is None or index.completed:

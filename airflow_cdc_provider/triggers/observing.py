@@ -16,6 +16,9 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError
+from airflow_cdc_provider.logs import logger
+
+_log = logger("airflow_cdc_provider.triggers")
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class ObservingTrigger(BaseTrigger):
             try:
                 seen = await self.observe(await self.given())
             except TransientError as error:
-                self.log.warning("%s", error)
+                _log.warning("%s", error)
             except CdcError as error:
                 yield _event({"status": "error", "code": error.code, "text": str(error)})
                 return

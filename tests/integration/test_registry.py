@@ -27,7 +27,7 @@ from airflow_cdc_provider.events.connect import INT64, OPTIONAL_STRING, ConnectS
 from airflow_cdc_provider.events.encoder import ConverterName, Converters, Destination, Envelope, encode
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, Registry, RegistrySettings
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import FramedConverter
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
@@ -234,7 +234,7 @@ def test_an_id_leads_to_its_schema_with_all_that_it_refers_to(
     waited: list[float] = []
     registry = Registry(settings_of(registry_server), waited.append)
     found = registry.schema_of(number)
-    assert found is not None
+    assert isinstance(found, RegisteredSchema)
     assert found.type == "AVRO"
     assert [name for name, _ in found.references] == ["n.Leaf", "n.Middle"]
     _, shown = compile_avro(found.text, [text for _, text in found.references])

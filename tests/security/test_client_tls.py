@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,18 +16,23 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pymongo.errors import PyMongoError
+from pymongo.synchronous.srv_resolver import _SrvResolver
 
+from airflow_cdc_provider.connections.plain_logins import CHECKS
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.hooks.cassandra import CassandraCdcHook
 from airflow_cdc_provider.hooks.scylla import ScyllaCdcHook
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.pulsar import settings as pulsar
 from airflow_cdc_provider.pulsar.connection import Brokers
+from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.cql.connection import connection_findings, open_session
 from airflow_cdc_provider.sources.cql.driver.driver_settings import read_driver_file
 from airflow_cdc_provider.sources.cql.driver.tls import SETTINGS, tls_context, wants_tls
-from airflow_cdc_provider.sources.findings import login_findings
+from airflow_cdc_provider.sources.findings import kafka_findings, login_findings, registry_findings
 from airflow_cdc_provider.sources.mongodb import connection as mongodb
 from airflow_cdc_provider.sources.vitess import connection as vitess
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
@@ -130,10 +137,22 @@ def test_any_setting_of_cqls_tls_enables_it_or_is_refused(name: str) -> None:
 
 
 def test_flags_of_tls_are_no_other_texts() -> None:
-    values: tuple[Any, ...] = ("yes", "0", "on", 2, [])
-    for value in values:
-        with pytest.raises(ConfigurationError, match="invalid value of setting tls"):
-            open_session({"host": "db", "extra": {"tls": value}}, timeout_seconds=1)
+    for name in ("tls", "tls_check_hostname"):
+        for value in NO_FLAGS:
+            with pytest.raises(ConfigurationError, match=f"invalid value of setting {name}"):
+                open_session({"host": "db", "extra": {name: value}}, timeout_seconds=1)
+    for value in NO_FLAGS:
+        with pytest.raises(ConfigurationError, match="invalid value for tls"):
+            vitess.ConnectionValues.read({"host": "v", "extra": {"tls": value}})
+    assert vitess.ConnectionValues.read({"host": "v", "extra": {"tls": "true"}}).tls
+    assert not vitess.ConnectionValues.read({"host": "v", "extra": {"tls": "false"}}).tls
+
+
+def test_no_form_has_a_default_for_a_flag() -> None:
+    for kind in get_provider_info()["connection-types"]:
+        flags = [one["schema"] for one in kind["conn-fields"].values() if "boolean" in one["schema"]["type"]]
+        assert flags
+        assert all(one["default"] is None for one in flags)
 
 
 def scylla(extra: dict[str, Any]) -> bool:
@@ -145,10 +164,28 @@ def test_the_source_connectors_properties_enable_tls_or_are_refused() -> None:
         assert scylla({f"scylla.ssl.{name}": "x"})
         assert scylla({f"scylla.ssl.{name}": "x", "scylla.ssl.enabled": "true"})
         with pytest.raises(ConfigurationError, match="disables TLS"):
-            scylla({f"scylla.ssl.{name}": "x", "scylla.ssl.enabled": "FALSE"})
+            scylla({f"scylla.ssl.{name}": "x", "scylla.ssl.enabled": "false"})
         with pytest.raises(ConfigurationError, match="disables TLS"):
             scylla({f"scylla.ssl.{name}": "x", "tls": False})
     assert not scylla({"scylla.ssl.enabled": "false"})
+    for on in (True, "true"):
+        assert scylla({"scylla.ssl.enabled": on})
+        with pytest.raises(ConfigurationError, match="disables TLS"):
+            scylla({"scylla.ssl.enabled": on, "tls": False})
+    for value in NO_FLAGS:
+        with pytest.raises(ConfigurationError, match=r"invalid value for scylla\.ssl\.enabled"):
+            scylla({"scylla.ssl.enabled": value})
+
+
+def test_a_connection_does_not_disable_tls_of_its_drivers_file(tmp_path: Path) -> None:
+    file = tmp_path / "application.conf"
+    for text in ("class = DefaultSslEngineFactory", 'cipher-suites = ["A"]', "truststore-path = /ca"):
+        file.write_text(f"datastax-java-driver.advanced.ssl-engine-factory {{ {text} }}")
+        extra = {"driver_config_file": str(file)}
+        with pytest.raises(ConfigurationError, match="disables TLS"):
+            connection_findings({"host": "db", "extra": {**extra, "tls": "false"}})
+        connection = {"host": "db", "login": "me", "extra": extra}
+        assert not connection_findings(connection), "encrypted"
 
 
 def test_the_stock_types_options_of_tls_are_not_lost() -> None:
@@ -157,8 +194,11 @@ def test_the_stock_types_options_of_tls_are_not_lost() -> None:
     for value in ("true", True, ["/ca"]):
         with pytest.raises(ConfigurationError, match="invalid value for ssl_options"):
             hook.normalize({"extra": {"ssl_options": value}})
-    with pytest.raises(ConfigurationError, match="disables TLS"):
-        wants_tls(hook.normalize({"extra": {"ssl_options": {"ca_certs": "/ca"}, "tls": False}})["extra"])
+    for options in ({"ca_certs": "/ca"}, {"cert_reqs": "CERT_REQUIRED"}, {"check_hostname": True}):
+        for off in (False, "false"):
+            with pytest.raises(ConfigurationError, match="disables TLS"):
+                hook.normalize({"extra": {"ssl_options": options, "tls": off}})
+        assert wants_tls(hook.normalize({"extra": {"ssl_options": options, "tls": "true"}})["extra"])
 
 
 def test_a_file_of_settings_that_is_another_file_is_not_in_an_error(tmp_path: Path) -> None:
@@ -188,20 +228,38 @@ def of(host: str = "h", /, **extra: Any) -> mongodb.ConnectionValues:
     return mongodb.ConnectionValues.read({"host": host, "extra": extra}, 1)
 
 
+def tls(values: mongodb.ConnectionValues) -> bool:
+    """Return whether PyMongo uses TLS; none of its threads is started."""
+    with values.client(connect=False) as client:
+        return client.options.pool_options._ssl_context is not None
+
+
+@pytest.fixture(scope="module")
+def identity(authority: Authority) -> Path:
+    file = authority.file.with_name("identity.pem")
+    file.write_bytes(b"".join(authority.issue("me")))
+    return file
+
+
 @pytest.mark.parametrize("name", OF_MONGODB)
-def test_any_option_of_mongodbs_tls_enables_it_or_is_refused(name: str) -> None:
-    assert of(**{name: "x"}).encrypted
-    assert of("mongodb://h/?tls=true", **{name: "x", "tls": False}).encrypted
+def test_any_option_of_mongodbs_tls_enables_it_or_is_refused(
+    name: str, authority: Authority, identity: Path
+) -> None:
+    value: Any = str(identity if "key" in name.lower() else authority.file)
+    if name.startswith(("tlsAllow", "tlsDisable", "tlsInsecure")):
+        value = True
+    given = {name: value}
+    assert tls(of(**given))
+    assert tls(of("mongodb://h/?tls=true", **given, tls=False))
     for off in ({"tls": False}, {"ssl": "false"}, {"TLS": False}):
         with pytest.raises(ConfigurationError, match="disables TLS, but has options of TLS"):
-            of(**{name: "x", **off})
-    for query in ("tls=false", "ssl=false", "w=1;tls=false", "TLS=False", "w=1&ssl=FALSE"):
+            of(**{**given, **off})
+    for query in ("tls=false", "ssl=false", "w=1;tls=false", "TLS=false"):
         with pytest.raises(ConfigurationError, match="disables TLS, but has options of TLS"):
-            of(f"mongodb://h/?{query}", **{name: "x"})
+            of(f"mongodb://h/?{query}", **given)
     if name in OF_MONGODB[:-2]:
-        upper = name.upper()
-        assert of(**{upper: "x"}).encrypted
-        assert of(f"mongodb://h/?{upper}=x").encrypted
+        assert tls(of(**{name.upper(): value}))
+        assert tls(of(f"mongodb://h/?{name.upper()}={str(value).replace('True', 'true')}"))
 
 
 def test_tls_of_mongodb_is_not_disabled_by_another_place() -> None:
@@ -211,9 +269,88 @@ def test_tls_of_mongodb_is_not_disabled_by_another_place() -> None:
     for query in ("tls=false", "ssl=false"):
         with pytest.raises(ConfigurationError, match="disables TLS"):
             of(f"mongodb://h/?{query}", tls=True)
-    assert of("mongodb://h/?%74ls=false", tls=True).options["tls"] is True, "no option of PyMongo"
-    assert of("mongodb+srv://h").encrypted
-    assert not of("h", tls=False).encrypted
+    assert not tls(of("h", tls=False))
+    assert "tls" not in of("mongodb+srv://h", tls="", ssl=None).options
+    assert not tls(of("h"))
+    assert tls(of("mongodb://h/?tls=true", tls=False))
+
+
+WORDS = ("True", "TRUE", "true ", " true", "yes", "1", "0", "on", "t", "False", "required", "tru\u0435")
+NO_FLAGS = (*WORDS, 1, 0, 1.0, 2, [True], {"a": 1})
+
+
+@pytest.mark.parametrize("name", ["tls", "ssl", "TLS", "tlsInsecure", "allow_insecure", "srv", "retryReads"])
+def test_a_flag_of_mongodb_is_true_or_false(name: str) -> None:
+    for value in NO_FLAGS:
+        with pytest.raises(ConfigurationError, match=r"invalid value for|twice"):
+            of(**{name: value})
+    for word in ("true", "false"):
+        assert of(**{name: word}) == of(**{name: word == "true"})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(f"{name}={word}" for name in ("tls", "SSL", "tlsInsecure") for word in WORDS if word != "true "),
+        *("tls=true&tls=false", "tls=true&ssl=false", "tls=", "tls", "tlss=true", "%74ls=true", "w=1&tls=1"),
+        *(
+            "tls=true;w=1&w=2",
+            "authMechanism=scram",
+            "connect=false",
+            "authOIDCAllowedHosts=x",
+            "tls=true=1",
+            "tls=true tls=false",
+        ),
+    ],
+)
+def test_what_pymongo_would_drop_from_a_connection_string_is_refused(query: str) -> None:
+    for host in (f"mongodb://h/?{query}", f"mongodb+srv://h/?{query}", f"mongodb://u:p@h?{query}"):
+        for connection in ({"host": host}, {"host": "h", "extra": {"secret_uri": host}}):
+            with pytest.raises(ConfigurationError):
+                mongodb.ConnectionValues.read(connection, 1)
+    with pytest.raises(ConfigurationError):
+        mongodb.ConnectionValues.read({"host": f"h/?{query}", "port": 27017}, 1)
+
+
+def test_allow_insecure_means_what_it_says() -> None:
+    with of(ssl="true", allow_insecure="false").client(connect=False) as client:
+        context: Any = client.options.pool_options._ssl_context
+        assert context.verify_mode == ssl.CERT_REQUIRED
+    assert of(ssl=True, allow_insecure=True).unverified == "tlsInsecure"
+    for other in ({"tlsInsecure": False}, {"TLSINSECURE": False}):
+        with pytest.raises(ConfigurationError, match="twice"):
+            of(allow_insecure=True, **other)
+
+
+def seed_list(query: str = "", **extra: Any) -> None:
+    host = f"mongodb+srv://seeds.example.com/?{query}" if query else "seeds.example.com"
+    values = of(host, srv=True, **extra)
+    with values.client(serverSelectionTimeoutMS=300) as client, suppress(PyMongoError):
+        client.admin.command("ping")
+
+
+def test_a_seed_list_uses_tls_unless_its_string_disables_it(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_SrvResolver, "get_hosts", lambda _: [("127.0.0.1", listener.port)])
+    monkeypatch.setattr(_SrvResolver, "get_options", lambda _: None)
+    with pytest.raises(ConfigurationError, match="names servers"):
+        of("mongodb://h", srv="true")
+    for off in ({"tls": False}, {"tls": "false"}, {"ssl": False}, {"SSL": "false"}):
+        with pytest.raises(ConfigurationError, match="which a DNS seed list"):
+            seed_list(**off)
+        with pytest.raises(ConfigurationError, match="which a DNS seed list"):
+            seed_list("w=1", **off)
+    assert not listener.received
+    seed_list()
+    assert listener.received
+    assert all(sent[:2] == b"\x16\x03" for sent in listener.received)
+    plain = Listener()
+    monkeypatch.setattr(_SrvResolver, "get_hosts", lambda _: [("127.0.0.1", plain.port)])
+    seed_list("tls=false", tls=False)
+    plain.close()
+    assert plain.received
+    assert all(sent[:2] != b"\x16\x03" for sent in plain.received)
 
 
 @pytest.mark.parametrize(
@@ -345,10 +482,87 @@ def test_a_login_without_tls_is_reported() -> None:
         "warning",
         "login and data are sent to db1:9042",
     )
-    for hosts in (["localhost"], ["127.0.0.2:1"], ["[::1]:1"], ["/tmp/socket"]):
-        assert not login_findings(hosts, login=True, encrypted=False)
-    assert login_findings(["localhost.example.com", "1270.example.com"], login=True, encrypted=False)
+    for host in (
+        "localhost",
+        "LOCALHOST:1",
+        "127.0.0.2:1",
+        "[::1]:1",
+        "::1",
+        "/tmp/socket",
+        "SSL://127.0.0.1:1",
+    ):
+        assert not login_findings([host], login=True, encrypted=False), host
+    for host in (
+        *("localhost.example.com", "1270.example.com", "127.evil.example:9092", "127.0.0.1.evil.example"),
+        *("127.0.0.1@evil.example:1", "[::2]:1", "0.0.0.0:1", "db1", "x://db1:1"),
+    ):
+        assert login_findings([host], login=True, encrypted=False), host
     connection = {"host": "db1,db2", "login": "me", "password": PASSWORD, "extra": {}}
     assert connection_findings(connection)
     assert not connection_findings({**connection, "extra": {"tls": True}})
-    assert ClientSettings({"bootstrap.servers": "b", "security.protocol": "SASL_PLAINTEXT"}).has_plain_login
+
+
+def findings(settings: Mapping[str, Any], check: Callable[[Any], list[Finding]]) -> list[str]:
+    found = check(settings)
+    assert all(one.level == "warning" for one in found)
+    return [one.message for one in found]
+
+
+def test_each_way_of_a_login_to_brokers_and_issuers_is_reported() -> None:
+    def kafka(**extra: Any) -> list[str]:
+        local = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "sasl_ssl"}
+        return findings({**local, **extra}, lambda one: kafka_findings(ClientSettings(one)))
+
+    assert not kafka()
+    assert not kafka(**{"security.protocol": "SASL_PLAINTEXT"})
+    assert (
+        "b:1" in kafka(**{"security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": "127.0.0.1:1,b:1"})[0]
+    )
+    issuer = "sasl.oauthbearer.token.endpoint.url"
+    assert "issuer:8080" in kafka(**{issuer: "http://issuer:8080/token"})[0]
+    assert not kafka(**{issuer: "https://issuer/token"})
+    for name, value in (
+        ("enable.ssl.certificate.verification", False),
+        ("enable.ssl.certificate.verification", "false"),
+        ("ssl.endpoint.identification.algorithm", "None"),
+    ):
+        assert "identity is not verified" in kafka(**{name: value})[0]
+
+
+def test_each_way_of_a_login_to_registries_is_reported() -> None:
+    def registry(url: str = "", **connection: Any) -> list[str]:
+        return findings(client_settings(connection, url), lambda one: registry_findings(one, "option"))
+
+    login = {"login": "me", "password": PASSWORD}
+    issuer = {"bearer.auth.issuer.endpoint.url": "http://issuer/token", "bearer.auth.client.secret": "x"}
+    assert not registry("https://r", **login)
+    assert not registry("http://r")
+    assert "r2" in registry("https://r, http://r2", **login)[0]
+    assert "r:1" in registry(host="r", port=1, **login)[0]
+    assert "issuer" in registry("https://r", extra=issuer)[0]
+    assert "proxy" in registry("https://r", extra={"proxy": "http://u:p@proxy:3128"})[0]
+    assert "not verified" in registry("https://r", extra={"ssl.ca.location": False})[0]
+    for value in (0, 1, True, 0.0):
+        with pytest.raises(ConfigurationError, match=r"invalid value for ssl\.ca"):
+            registry("https://r", extra={"ssl.ca.location": value})
+
+
+def test_nodes_that_are_not_verified_are_reported() -> None:
+    for value in (False, "false"):
+        (found,) = connection_findings({"host": "db", "extra": {"tls": True, "tls_check_hostname": value}})
+        assert "identity is not verified" in found.message
+
+
+def options_of_connections(kind: Any, path: str = "") -> Iterator[str]:
+    for one in dataclasses.fields(kind):
+        value = getattr(kind, one.name)
+        if dataclasses.is_dataclass(value):
+            yield from options_of_connections(value, f"{path}{one.name}.")
+        elif "Airflow connection" in str(one.metadata):
+            yield f"{path}{one.name}"
+
+
+def test_the_connection_of_each_option_is_checked() -> None:
+    declared = {"name": "s", "source": {"type": "debezium", "topics": ["a"]}}
+    named = set(options_of_connections(Connector.from_dict(declared)))
+    assert named == {*CHECKS, "source.conn_id", "source.registry.connection"}, "the source checks its own"

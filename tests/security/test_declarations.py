@@ -117,6 +117,24 @@ def test_every_source_is_tried() -> None:
         pytest.param("!!python/object/apply:os.system ['id']", id="a call"),
         pytest.param("a: !!binary x", id="no base64"),
         pytest.param("a: \x00", id="a control character"),
+        pytest.param(
+            "a0: &a0 {b: c}\n"
+            + "".join(f"a{n + 1}: &a{n + 1} {{<<: [{','.join([f'*a{n}'] * 10)}]}}\n" for n in range(12)),
+            id="merge keys of merge keys",
+        ),
+        pytest.param(
+            f"a: &a {{{','.join(f'b{n}: c' for n in range(2_000))}}}\nd: {{<<: [{'*a,' * 2_000}]}}",
+            id="a long mapping merged many times",
+        ),
+        pytest.param("a: &a {<<: *a}", id="a mapping merged with itself"),
+        pytest.param(
+            "a: &a {b: c}\nd: {e: &e {<<: ["
+            + ",".join(["*a"] * 30_000)
+            + "]}}\nf: {<<: ["
+            + ",".join(["*e"] * 30_000)
+            + "]}",
+            id="merged before it is read",
+        ),
     ],
 )
 def test_a_file_is_read_within_bounds(text: str, tmp_path: Path) -> None:

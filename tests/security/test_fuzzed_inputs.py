@@ -33,7 +33,7 @@ from airflow_cdc_provider.sources.vitess.gtid import GtidSet
 from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VGtid, parse
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
-from airflow_cdc_provider.sources.vitess.wire import BrokenMessage
+from airflow_cdc_provider.sources.vitess.wire import BEGIN, COMMIT, BrokenMessage
 from server_kit.scylla.values import pack_elements
 from tests.bounded import bounded
 from tests.oracles.cassandra_read_path import Liveness, Row
@@ -103,6 +103,29 @@ def test_no_position_is_stored_that_the_next_run_could_not_read(shards: dict[str
         assembled(response(*transaction("-80", shards)))
 
 
+def test_all_unreadable_messages_of_a_recording_are_skipped_whatever_their_faults() -> None:
+    unnamed = response(vitess_event("BEGIN", "-80")).replace(b"shop", b"sh\xfbp")
+    assert b"\xfb" in unnamed
+    messages = [
+        response(vitess_event("BEGIN")),
+        unnamed,
+        b"\xff\xff",
+        response(vitess_event("COMMIT")),
+        unnamed,
+    ]
+    found = read_recording(b"".join(bytes([len(one)]) + one for one in messages))
+    assert found.events.types.tolist() == [BEGIN, COMMIT]
+    assert len(found.broken) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["RENAME TABLE a TO `", "RENAME TABLE `a TO b", "ALTER TABLE `a", "ALTER TABLE `"]
+)
+def test_a_statement_with_an_open_quote_changes_a_table(text: str) -> None:
+    assert all(one.kind == "alter" for one in read_statement(text))
+    assert read_statement(text)
+
+
 def test_a_stream_that_began_at_the_current_position_keeps_it_until_there_is_another() -> None:
     start = ShardPosition("current")
     assert start.moved("") == start
@@ -150,7 +173,7 @@ def test_a_set_with_many_gaps_is_read_and_compared_in_time() -> None:
 def test_a_statement_that_no_parser_can_take_is_unknown_in_time(text: str) -> None:
     read_statement("alter table warm add c int")
     with bounded(seconds=2):
-        found = read_statement.__wrapped__(text)
+        found = read_statement(text)
     assert found
     assert found[0].table == "t"
     assert any(isinstance(action, Unknown) for one in found for action in one.actions)

@@ -140,6 +140,21 @@ def test_a_tokens_address_is_no_file() -> None:
             ClientSettings({**BROKER, "sasl.oauthbearer.token.endpoint.url": url})
 
 
+@pytest.mark.parametrize("name", ["https.ca.location", "https.ca.pem"])
+def test_an_authority_of_an_issuer_needs_https(name: str) -> None:
+    issuer = "sasl.oauthbearer.token.endpoint.url"
+    assert ClientSettings({**BROKER, name: "x", issuer: "https://h"})
+    for other in ({issuer: "http://h"}, {issuer: "HTTP://h"}, {}):
+        with pytest.raises(ConfigurationError, match=name):
+            ClientSettings({**BROKER, name: "x", **other})
+
+
+def test_verification_is_on_or_off() -> None:
+    for value in ("0", "f", "False", "no", 0, 1):
+        with pytest.raises(ConfigurationError, match="expected true or false"):
+            ClientSettings({**BROKER, "enable.ssl.certificate.verification": value})
+
+
 @pytest.mark.parametrize(
     "server", ["plaintext://b:1", "SASL_PLAINTEXT://b:1", "a:1, plaintext://b:1", "://b:1"]
 )
@@ -162,11 +177,12 @@ def protocol(**settings: Any) -> Any:
 
 @pytest.mark.parametrize("name", sorted(TLS))
 def test_a_tls_setting_enables_tls_or_is_refused(name: str) -> None:
-    assert protocol(**{name: "x"}) == "ssl"
+    value = "true" if name.startswith("enable.") else "x"
+    assert protocol(**{name: value}) == "ssl"
     assert protocol(**{name: False}) == "ssl"
-    assert protocol(**{name: "x", "sasl.mechanism": "PLAIN"}) == "sasl_ssl"
-    assert protocol(**{name: "x", "security.protocol": "SASL_SSL"}) == "SASL_SSL"
+    assert protocol(**{name: value, "sasl.mechanism": "PLAIN"}) == "sasl_ssl"
+    assert protocol(**{name: value, "security.protocol": "SASL_SSL"}) == "SASL_SSL"
     for plain in ("plaintext", "PLAINTEXT", "sasl_plaintext", " Sasl_Plaintext "):
         with pytest.raises(ConfigurationError, match="doesn't use TLS"):
-            protocol(**{name: "x", "security.protocol": plain})
+            protocol(**{name: value, "security.protocol": plain})
     assert protocol() is None

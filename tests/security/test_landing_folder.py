@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import gzip
+import hashlib
 import json
 import os
+import random
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_cdc_provider.exceptions import CorruptInput, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra import list_segments as list_for_sensors
 from airflow_cdc_provider.feeds.cassandra import measure_nodes
+from airflow_cdc_provider.feeds.cassandra_offset import has_new_changes, is_captured
 from airflow_cdc_provider.sources.cassandra.capture import (
     Faults,
     LogFolder,
@@ -30,20 +36,24 @@ from airflow_cdc_provider.sources.cassandra.capture import (
 )
 from airflow_cdc_provider.sources.cassandra.check import check_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.compression import DECODERS, UNREADABLE
+from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, list_segments
 from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
+from airflow_cdc_provider.sources.cassandra.position import MOST_KEPT_RANGES, MOST_RANGES
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss
+from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.s3 import S3Store
-from airflow_cdc_provider.transfer.segments import Index
+from airflow_cdc_provider.transfer.segments import Index, Segment
+from airflow_cdc_provider.transfer.shipper import alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.bounded import bounded
 from tests.security.hostile_files import IRREGULAR, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
 from tests.unit.sources.cassandra.numbered_writes import EVERYTHING, TABLES, keys, sections_of
-from tests.unit.transfer.nodes import Node, noise, whole
+from tests.unit.transfer.nodes import Node, chunked, noise, whole
 
 GOOD, BAD, LATER = 1795247392874, 1795247392875, 1795247392876
 SOUND: Final = [1, 2, 3]
@@ -204,6 +214,142 @@ def test_many_broken_indexes_take_no_time_each(tmp_path: Path) -> None:
         list_for_sensors(str(area))
 
 
+@pytest.fixture
+def few_ranges(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Bound the ranges of an offset to fewer."""
+    assert MOST_RANGES == 256
+    assert MOST_KEPT_RANGES > MOST_RANGES
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.position.MOST_RANGES", 20)
+    return 20
+
+
+DAY_MS: Final = 86_400_000
+_RANDOM: Final = random.Random(1)
+
+
+def _junk(folder: Path, version: int, first: int, write: Callable[[int], bytes]) -> None:
+    """Write more separate segments than an offset of these tests has ranges."""
+    for number in range(first, first + 3 * 30, 3):
+        path = put_segment(folder, number, write(number))
+        path.rename(path.with_name(f"CommitLog-{version}-{number}.log"))
+        if version != 7:
+            (folder / f"CommitLog-7-{number}_cdc.idx").unlink()
+
+
+JUNK: Final[dict[str, Callable[[Path], None]]] = {
+    "no header": lambda folder: _junk(folder, 6, 900_000_000_000_000_000, lambda n: b"x" * 64),
+    "no header, plausible": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: b"x" * 64),
+    "random bytes": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: _RANDOM.randbytes(200)),
+    "empty": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: b""),
+    "another's header": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: segment(n + 1, [])),
+    "another version's header": lambda folder: _junk(folder, 6, LATER + 1000, lambda n: segment(n, [])),
+    "in the future": lambda folder: _junk(
+        folder, 7, time.time_ns() // 10**6 + 2 * DAY_MS, lambda n: segment(n, [])
+    ),
+    "as a node writes them": lambda folder: _junk(folder, 7, LATER + 1000, lambda n: segment(n, [])),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_files_that_a_node_did_not_write_make_none_of_its_segments_count_as_captured(
+    junk: str, tmp_path: Path, few_ranges: int
+) -> None:
+    area, folder = _area(tmp_path), LogFolder(str(tmp_path / "landing"))
+    JUNK[junk](area / "a")
+    offset: Any = None
+    numbers = [LATER + 1, LATER + 2, LATER + 500, LATER + 900]
+    for number in numbers:
+        assert not is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
+        faults = Faults()
+        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        offset = json.loads(json.dumps(plan.end))
+        assert bool(faults) == (junk != "as a node writes them" and number in numbers[:2])
+        for path in (area / "a").glob("Commit*") if number == numbers[1] else ():
+            path.unlink()  # what was captured counts as captured once it is removed, and nothing else
+        put_segment(area / "a", number, segment(number, sections_of(number - LATER, 1)))
+        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        (part,) = plan.partitions
+        assert keys(pa.Table.from_batches(list(read_segments(part)))) == [number - LATER]
+        offset = plan.end
+        assert is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
+        assert offset["a"]["floor"] == 0
+    assert len(offset["a"]["done"]) <= few_ranges + 2, "what is gone and the last batch"
+
+
+def test_an_offset_is_bounded_however_many_segments_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_ranges: int
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.MOST_KEPT_RANGES", few_ranges + 5)
+    area = _area(tmp_path)
+    _junk(area / "a", 7, LATER + 1000, lambda number: segment(number, []))
+    faults, folder = Faults(), LogFolder(str(area))
+    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    assert {part.origin for part in plan.partitions} == {"a", "b"}
+    assert plan.at_head
+    assert len(plan.end["a"]["done"]) == few_ranges + 6
+    assert "remove captured segments" in str(faults_by_node(faults)["a"])
+    for number in range(LATER + 1000, LATER + 1060, 3):
+        (area / "a" / f"CommitLog-7-{number}.log").unlink()
+    faults.clear()
+    plan = plan_segments(folder, TABLES, plan.end, head(folder, faults), EVERYTHING, faults)
+    assert (len(faults), plan.at_head) == (0, True)
+    assert is_captured(Segment("a", LATER + 1087, 7, None, 0, 0.0), plan.end)
+
+
+@pytest.mark.parametrize("name", ["CommitLog-6-{}.log", "CommitLog-8-{}.log", "CommitLog-6-{}.log.gz"])
+def test_several_files_of_one_segment_are_named_and_none_is_captured(name: str, tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)))
+    (area / "a" / name.format(BAD)).write_bytes(b"x" * 64)
+    found, faults = _capture(area)
+    assert found == SOUND
+    assert name.format(BAD) in str(faults_by_node(faults)["a"])
+
+
+def test_an_index_of_another_version_is_not_the_segments(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=20)
+    (area / "a" / f"CommitLog-8-{BAD}_cdc.idx").write_text("20\nCOMPLETED")
+    folder = LogFolder(str(area))
+    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    assert not is_captured(Segment("a", BAD, 7, None, 0, 0.0), plan.end)
+
+
+def test_sensors_do_not_wake_a_run_for_an_id_that_no_node_can_have_given() -> None:
+    done = Index(5, True, "5\nCOMPLETED")
+    future = time.time_ns() // 10**6 + 2 * DAY_MS
+    assert [has_new_changes(Segment("a", n, 7, done, 9, 0.0), None) for n in (LATER, future)] == [True, False]
+
+
+def test_segments_that_vanish_before_they_are_read_stop_no_other_node(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    folder, faults = LogFolder(str(area)), Faults()
+    for number in (BAD, LATER + 5):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1)), completed=number == BAD)
+    stop = head(folder, faults)
+    for path in (area / "a").glob(f"*{BAD}*"):
+        path.unlink()
+    (area / "a" / f"CommitLog-7-{LATER + 5}.log").unlink()
+    plan = plan_segments(folder, TABLES, None, stop, EVERYTHING, faults)
+    assert sorted(part.origin for part in plan.partitions) == ["a", "a", "b"]
+    (error,) = faults_by_node(faults).values()
+    assert error.code == PositionLost.code
+    assert str(BAD) in error.message
+
+
+def test_a_segment_that_vanishes_while_it_is_listed_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = _area(tmp_path)
+    put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=60)
+    folder, listed, faults = LogFolder(str(area)), list_segments(area), Faults()
+    (area / "a" / f"CommitLog-7-{BAD}.log").unlink()
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.list_segments", lambda *_: listed)
+    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    assert len(plan.partitions) == 3
+    assert list(faults_by_node(faults)) == ["a"]
+
+
 HEADERS: Final[list[tuple[int, dict[str, str]]]] = [
     (99, {}),
     (7, {"compressionClass": "com.example.Odd"}),
@@ -294,6 +440,39 @@ def test_little_that_holds_much_is_not_decompressed(pattern: bytes, tmp_path: Pa
     with bounded(seconds=2, mebibytes=100):
         found, faults = _capture(area)
     assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+
+
+def test_no_packed_segment_is_held_whole(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    start = header(BAD)
+    packer = zlib.compressobj(1, wbits=31)
+    piece = _RANDOM.randbytes(1 << 14) * 16 + _RANDOM.randbytes(1 << 14) * 48
+    packed = packer.compress(start) + b"".join(packer.compress(piece) for _ in range(100)) + packer.flush()
+    assert 64 * len(packed) > 101 << 20
+    path = area / "a" / f"CommitLog-7-{BAD}.log.gz"
+    path.write_bytes(packed)
+    folder, faults = LogFolder(str(area)), Faults()
+    with bounded(seconds=3, mebibytes=64):
+        plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+        assert (len(plan.partitions), faults) == (4, {})
+        with SegmentBytes(str(path)) as source:
+            assert source.length == len(start) + (100 << 20)
+            assert source.read(len(start) + (70 << 20) + 5, 100) == piece[5:105]
+            assert source.read(source.length - 3, 100) == piece[-3:]
+
+
+def test_a_packed_segment_has_at_most_what_a_segment_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "airflow_cdc_provider.sources.cassandra.commit_log.segments"
+    monkeypatch.setattr(f"{module}.LARGEST_SEGMENT_BYTES", 1 << 20)
+    area = _area(tmp_path)
+    (area / "a" / f"CommitLog-7-{BAD}.log.gz").write_bytes(
+        gzip.compress(header(BAD) + _RANDOM.randbytes(1 << 16) + bytes(1 << 20))
+    )
+    found, faults = _capture(area)
+    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+    assert f"at most {1 << 20} bytes" in str(faults_by_node(faults)["a"])
 
 
 def _zstd_of_window(body: bytes, exponent: int) -> bytes:
@@ -589,6 +768,93 @@ def test_a_segment_larger_than_any_is_not_copied_and_the_others_are(tmp_path: Pa
         counts = Transfer(node.segments, whole(tmp_path / "landing"), errors=whole(tmp_path / "errors")).run()
     assert (counts.copied, counts.errors) == (1, 1)
     assert [f.name for f in (tmp_path / "errors").glob("Commit*")] == [f"CommitLog-7-1.log{NOTE_SUFFIX}"]
+
+
+def _stored(target: Any) -> bytes:
+    """Return what a target has of segment 1; empty if a reader would not take it."""
+    try:
+        return b"".join(target.read(target.landed()["CommitLog-7-1.log"], 0, 1 << 20))
+    except (CorruptInput, Vanished, KeyError):
+        return b""
+
+
+def _spoil(folder: Path) -> None:
+    for path in folder.glob("CommitLog-7-1.log*"):
+        data = bytearray(path.read_bytes())
+        data[30:50] = bytes(20)
+        path.write_bytes(data)
+
+
+def _spoil_consistently(folder: Path) -> None:
+    _spoil(folder)
+    for path in folder.glob("*.json"):
+        known = json.loads(path.read_text())
+        for chunk in known["chunks"]:
+            data = (folder / f"CommitLog-7-1.log.{chunk['from']}-{chunk['to']}").read_bytes()
+            chunk["sha256"] = hashlib.sha256(data).hexdigest()
+        path.write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize("layout", [whole, chunked])
+@pytest.mark.parametrize("spoil", [_spoil, _spoil_consistently])
+@pytest.mark.parametrize("when", ["growing", "finished", "without idx"])
+def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
+    when: str, spoil: Callable[[Path], None], layout: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing"
+    node.grows(1, noise(40))
+    if when != "growing":
+        node.finishes(1, noise(40, 2))
+    Transfer(node.segments, layout(landing)).run()
+    spoil(landing)
+    if when == "growing":
+        node.finishes(1, noise(40, 2))
+    if when == "without idx":
+        (node.cdc_raw / "CommitLog-7-1_cdc.idx").unlink()
+
+    Transfer(node.segments, layout(landing), after_transfer="delete").run()
+
+    if when == "without idx":  # as if a node had just started it
+        assert node.log(1).read_bytes() == node.durable(1)
+    else:
+        assert not node.log(1).exists()
+        assert _stored(layout(landing)) == node.durable(1)
+
+
+def test_a_quarantined_segment_is_removed_only_if_its_copy_is_the_same(tmp_path: Path) -> None:
+    node, errors = Node(tmp_path / "cdc_raw"), tmp_path / "errors"
+    node.finishes(1, noise(40))
+    node.breaks(1)
+    data = node.log(1).read_bytes()
+    Transfer(node.segments, whole(tmp_path / "landing"), errors=whole(errors)).run()
+    _spoil(errors)
+    Transfer(node.segments, whole(tmp_path / "landing"), after_transfer="delete", errors=whole(errors)).run()
+    assert not node.log(1).exists()
+    assert (errors / "CommitLog-7-1.log").read_bytes() == data
+
+
+def test_locks_are_held_only_by_who_may_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".transfer.lock").touch(0o644)
+    with FolderStore(tmp_path).exclusive():
+        assert (tmp_path / ".transfer.lock").stat().st_mode & 0o777 == 0o600
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = tmp_path / "shipper.ini"
+    config.touch()
+    with config.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with alone(config), pytest.raises(ConfigurationError, match="already running"), alone(config):
+            pass
+    (folder,) = tmp_path.glob("cdc-shipper-*")
+    assert [f.stat().st_mode & 0o777 for f in (folder, *folder.iterdir())] == [0o700, 0o600]
+    for weak in (0o777, 0o770):
+        folder.chmod(weak)
+        with pytest.raises(ConfigurationError, match="others may write to it"), alone(config):
+            pass
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    with alone(config):
+        assert len(list((tmp_path / "run").iterdir())) == 1
 
 
 def test_the_lock_is_still_a_lock(tmp_path: Path) -> None:

@@ -42,9 +42,6 @@ from airflow_cdc_provider.jobs.application import _Masking
 from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.redaction import with_redaction
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
-from airflow_cdc_provider.notifications.channels import FileChannel
-from airflow_cdc_provider.notifications.notification import Notification
-from airflow_cdc_provider.notifications.notifier import Notifier
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
 from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.contract import Finding
@@ -457,14 +454,11 @@ def test_no_output_of_a_job_has_a_secret(tmp_path: Path) -> None:
         raise OSError(said) from ValueError(said)
     except OSError as error:
         record = logging.LogRecord("x", 40, "x", 1, "%s", (said,), (type(error), error, error.__traceback__))
-    channel = FileChannel(tmp_path / "notifications")
-    Notifier([channel]).send(Notification("1", "ABORTED", "Initial Snapshot", {"reason": said}))
     finding = Finding("error", "x", said, said)
     found = TransientError(said, expected=said, found=said, remedy=said)
     outputs = {
         "result": path.read_text(),
         "log": _Masking("%(message)s").format(record),
-        "notification": (tmp_path / "notifications").read_text(),
         "finding": f"{finding.message} {finding.remedy}",
         "error": f"{found} {found.message} {pickle.loads(pickle.dumps(found))}",
     }

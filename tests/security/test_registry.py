@@ -12,9 +12,15 @@ from typing import Any
 
 import pytest
 
-from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.kafka import registry as registries
-from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.kafka import registry_answers
+from airflow_cdc_provider.kafka.registry import (
+    RegisteredSchema,
+    Registry,
+    RegistrySettings,
+    RetryTimeouts,
+    UnreadableSchema,
+)
 from tests.bounded import bounded
 
 Answer = Callable[[BaseHTTPRequestHandler, Event], None]
@@ -107,7 +113,7 @@ def serving() -> Iterator[Callable[[Answer], RegistrySettings]]:
 def test_an_answer_takes_bounded_time_and_memory(
     serving: Callable[[Answer], RegistrySettings], answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(registry_answers, "_ANSWER_SECONDS", 0.5)
     registry = Registry(serving(answer), sleep=lambda seconds: None)
     started = time.monotonic()
     with (
@@ -117,3 +123,82 @@ def test_an_answer_takes_bounded_time_and_memory(
         registry.schema_of(7)
     assert time.monotonic() - started < 5
     assert len(str(caught.value)) < 2_000
+
+
+UNKNOWN = body(404, b'{"error_code":40403,"message":"Schema not found"}')
+SOUND = body(200, b'{"schema":"\\"string\\""}')
+DENIED = body(403, b'{"error_code":40301,"message":"User is denied operation Read on Subject"}')
+
+
+def silent(handler: BaseHTTPRequestHandler, ended: Event) -> None:
+    handler.close_connection = True
+
+
+def by_path(**answers: Answer) -> Answer:
+    """Answer for ids: ``_7`` for id 7, ``root`` for the root, ``others`` for the rest."""
+
+    def answer(handler: BaseHTTPRequestHandler, ended: Event) -> None:
+        path = handler.path.partition("?")[0].rstrip("/")
+        name = f"_{path.rpartition('/')[2]}" if path else "root"
+        answers.get(name, answers["others"])(handler, ended)
+
+    return answer
+
+
+FAULTS = [
+    *(
+        pytest.param(body(status, b'{"error_code":1}'), id=str(status))
+        for status in (400, 401, 403, 418, 429)
+    ),
+    *(pytest.param(body(status, b"<html>"), id=str(status)) for status in (404, 500, 503)),
+    pytest.param(silent, id="silent"),
+    pytest.param(endless, id="endless"),
+    pytest.param(dripping, id="dripping"),
+    pytest.param(body(200, b"[" * 200_000), id="nested"),
+    pytest.param(body(200, b"<html>"), id="html"),
+    pytest.param(body(302, b"", Location="/"), id="redirected"),
+    pytest.param(
+        body(200, b'{"schema":"x","references":[{"name":"a","subject":"s","version":1}]}'), id="references"
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_schema_is_one_of_its_messages_alone(
+    serving: Callable[[Answer], RegistrySettings], fault: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_answers, "_ANSWER_SECONDS", 0.2)
+    settings = serving(by_path(_7=fault, _1=endless, _8=SOUND, others=UNKNOWN))
+    for ids in ((7, 8), (8, 7)):
+        registry = Registry(settings, lambda seconds: None, RetryTimeouts(0))
+        found = {one: registry.schema_of(one) for one in ids}
+        assert isinstance(found[7], UnreadableSchema)
+        assert found[8] == RegisteredSchema("AVRO", '"string"')
+
+
+def test_a_login_that_may_read_some_schemas_reads_these(
+    serving: Callable[[Answer], RegistrySettings],
+) -> None:
+    """It may be denied an id that isn't there, too."""
+    settings = serving(by_path(_8=SOUND, root=body(200, b"{}"), others=DENIED))
+    registry = Registry(settings, lambda seconds: None, RetryTimeouts(0))
+    assert registry.schema_of(7) == UnreadableSchema(denied=True)
+    assert registry.schema_of(8) == RegisteredSchema("AVRO", '"string"')
+
+
+@pytest.mark.parametrize(
+    ("others", "root", "error"),
+    [
+        (body(401, b"{}"), body(200, b"{}"), ConfigurationError),
+        (DENIED, DENIED, ConfigurationError),
+        (body(500, b"{}"), body(200, b"{}"), TransientError),
+        (silent, body(200, b"{}"), TransientError),
+        (body(200, b"{}"), body(200, b"{}"), ConfigurationError),
+    ],
+)
+def test_a_registry_that_answers_for_no_schema_ends_the_run(
+    serving: Callable[[Answer], RegistrySettings], others: Answer, root: Answer, error: type[Exception]
+) -> None:
+    registry = Registry(serving(by_path(root=root, others=others)), lambda seconds: None, RetryTimeouts(0))
+    with pytest.raises(error):
+        registry.schema_of(7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import stat
@@ -14,8 +16,14 @@ import pytest
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs import application
+from airflow_cdc_provider.jobs.spec import JobResult, JobSpec
+from airflow_cdc_provider.jobs.stream import StreamState
+from airflow_cdc_provider.notifications.channels import FileChannel as Appending
+from airflow_cdc_provider.notifications.notification import Notification
+from airflow_cdc_provider.regular_files import write_private
+from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
-from airflow_cdc_provider.tasks.run_folder import RunFolder
+from airflow_cdc_provider.tasks.run_folder import RunFolder, sweep
 from airflow_cdc_provider.tasks.work_folder import signals_folder, stream_folder
 from airflow_cdc_provider.trusted_paths import read_trusted
 from tests.bounded import bounded
@@ -41,7 +49,7 @@ UNTRUSTED: Final[dict[str, Callable[[Path], None]]] = {
     **{name: make for name, make in IRREGULAR.items() if name not in ("folder", "link to itself")},
     "file": Path.touch,
     **{
-        f"folder of mode 0{mode:o}": _folder_of(mode) for mode in (0o777, 0o1777, 0o775, 0o720, 0o702, 0o2770)
+        f"folder of mode 0{mode:o}": _folder_of(mode) for mode in (0o777, 0o1777, 0o757, 0o722, 0o702, 0o2772)
     },
     **({"another user's folder": _others_folder} if os.geteuid() == 0 else {}),
 }
@@ -78,6 +86,113 @@ def test_a_work_folder_in_which_anyone_may_replace_folders_is_refused(mode: int,
     tmp_path.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"anyone may replace .*mode 0{mode:o}"):
         RunFolder.open(str(tmp_path), *PARTS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_work_folder_for_everyone_belongs_to_its_user_or_root(tmp_path: Path) -> None:
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
+    for mode, refused in ((0o1777, True), (0o1757, True), (0o2775, False), (0o755, False)):
+        tmp_path.chmod(mode)
+        if refused:
+            with pytest.raises(ConfigurationError, match=f"belongs to user id {OTHER_USER}"):
+                RunFolder.open(str(tmp_path), *PARTS)
+        else:
+            assert RunFolder.open(str(tmp_path), *PARTS).path.exists()
+
+
+def _as_kubelet(work: Path) -> None:
+    """Do what a mount with fsGroup does."""
+    for path in (work, *work.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o2070 if path.is_dir() else 0o060))
+
+
+def test_folders_that_a_mount_opened_for_a_group_are_closed_again(tmp_path: Path) -> None:
+    work = str(tmp_path / "cdc")
+    signals_folder(work, "shop", create=True)
+    folder = RunFolder.open(work, *PARTS)
+    folder.write_connection({"password": "x"})
+    _as_kubelet(Path(work))
+    again = RunFolder.open(work, *PARTS)
+    assert signals_folder(work, "shop").stat().st_mode & 0o7777 == 0o700
+    again.write_connection({"password": "y"})
+    assert json.loads(read_private(str(again.connection_path), "the connection")) == {"password": "y"}
+    for place in (again.path, *list(again.path.parents)[:3]):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    again.remove_connection()
+
+
+WRITERS: Final[dict[str, Callable[[Path], object]]] = {
+    "result.json": lambda folder: JobResult(ok=True).write(str(folder / "result.json")),
+    "state.json": lambda folder: StreamState(1, "h", "shop", 0.0, 0.0).write(folder / "state.json"),
+    "spec.json": lambda folder: RunFolder(folder).write_spec(JobSpec("sync", {}, "/r")),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("suffix", ["", ".part"])
+def test_what_a_job_writes_is_never_written_through_a_link(name: str, suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "run" / (name + suffix)).symlink_to(victim)
+    with umask(0):
+        WRITERS[name](tmp_path / "run")
+    assert victim.read_text() == "kept"
+    assert stat.S_IMODE((tmp_path / "run" / name).lstat().st_mode) == 0o600
+    assert (tmp_path / "run" / name).read_text().startswith("{")
+
+
+def test_lines_are_never_appended_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lines").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="it is a link"):
+        Appending(tmp_path / "lines").send(Notification("1", "Initial Snapshot", "STARTED", {}))
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize(
+    "link", [(), ("cdc-run-a",), ("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")]
+)
+def test_a_sweep_follows_no_link_and_removes_what_it_names_alone(
+    link: tuple[str, ...], tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim" / "d"
+    names = ["connection.json", "connection.json.part", "connection.json.backup", "connection.jsonl"]
+    work = tmp_path / "work"
+    (work / "cdc-run-b").mkdir(parents=True)
+    (work / "shop" / "dag" / "run" / "task").mkdir(parents=True)
+    victim.mkdir(parents=True)
+    for folder in (victim, victim.parent, work / "cdc-run-b", work / "shop" / "dag" / "run" / "task"):
+        for name in names:
+            (folder / name).touch()
+            os.utime(folder / name, (0, 0))
+    if link:
+        place = work.joinpath(*link)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(victim if link[0] == "cdc-run-a" or len(link) == 4 else victim.parent)
+    sweep(work)
+    sweep(work, ["cdc-run-*"])
+    assert sorted(f.name for f in victim.iterdir()) == sorted(names)
+    for folder in (work / "cdc-run-b", work / "shop" / "dag" / "run" / "task"):
+        assert sorted(f.name for f in folder.iterdir()) == names[2:]
+
+
+def test_locks_are_taken_by_descriptors_that_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of a client of NFS is one of bytes, which needs that (flock(2))."""
+
+    def as_nfs(file: int, operation: int) -> None:
+        access = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE
+        assert access == os.O_RDWR or (access == os.O_WRONLY and not operation & fcntl.LOCK_SH)
+
+    monkeypatch.setattr("fcntl.flock", as_nfs)
+    folder = RunFolder.open(str(tmp_path), *PARTS)
+    folder.write_connection({"password": "x"})
+    folder.remove_connection()
+    write_private(folder.connection_path, "{}")
+    os.utime(folder.connection_path, (0, 0))
+    sweep(tmp_path)
+    assert not folder.connection_path.exists()
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o2775, 0o1777])

@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import bson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import Reception, SignalState, received
+from airflow_cdc_provider.jobs.signals import _fitting, logged_message
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
+from airflow_cdc_provider.signals import payloads
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
+from airflow_cdc_provider.signals.payloads import read_execute
 from airflow_cdc_provider.signals.signal import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
+    MOST_BYTES_AT_ONCE,
     MalformedSignal,
     ReceivedSignal,
     Signal,
@@ -26,9 +35,11 @@ from airflow_cdc_provider.signals.signal import (
     signal_of_text,
 )
 from airflow_cdc_provider.sources.filters import CQL_FUNCTIONS, refused_filter
+from airflow_cdc_provider.sources.mongodb.key_ranges import parse_filter
 from airflow_cdc_provider.sources.mongodb.key_ranges import refused_filter as refused_query
 from airflow_cdc_provider.sources.mongodb.signal_documents import parse_signals
 from tests.bounded import bounded
+from tests.unit.kafka.fake_signal_topic import FakeTopic
 
 TABLES = (
     "shop.orders",
@@ -229,7 +240,7 @@ def test_a_signal_may_not_run_code_in_the_server(name: str) -> None:
         {"a": {"$elemMatch": code}},
         {"$expr": code},
         {"$or": [{"a": 1}, {"$nor": [code]}]},
-        {"$expr": {"$and": [{"$eq": [{"$let": {"vars": {"x": code}, "in": "$$x"}}, 1]}]}},
+        {"$expr": {"$and": [{"$eq": [{"$cond": [code, 1, 2]}, 1]}]}},
     ):
         condition = {"data-collection": ".*", "filter": query}
         data = {"data-collections": [".*"], "additional-conditions": [condition]}
@@ -245,6 +256,78 @@ def test_a_signal_may_not_run_code_in_the_server(name: str) -> None:
         assert [r.outcome for r in found.state.records] == ["ignored", "ignored", "queued"]
         assert name in found.state.records[0].detail
     assert refused_query('{"a": {"$gt": 5}, "$expr": {"$gt": ["$a", "$b"]}}') == ""
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '{"$or": [{"$ref": "x", "$id": 1, "$or": [{"$where": "while(1);"}]}]}',
+        '{"a": {"$elemMatch": {"$ref": "x", "$id": 1, "$where": "while(1);"}}}',
+        '{"a": {"$ref": "x", "$id": {"$where": "x"}, "$db": "y"}}',
+        '{"a": {"$dbPointer": {"$ref": "x", "$id": {"$oid": "0123456789abcdef01234567"}}}}',
+        '{"$expr": {"$_internalJsEmit": {"this": "$$ROOT", "eval": "function() {}"}}}',
+        '{"$expr": {"$reduce": {"input": "$a", "initialValue": [], "in": {"$concatArrays": ["$$value"]}}}}',
+        '{"$jsonSchema": {}}',
+        '{"$": 1}',
+        '{"$EQ": 1}',
+        '{"a": {"$code": "while(1);"}}',
+        '{"a": {"$code": "while(1);", "$scope": {"$where": 1}}}',
+        '{"a": [[{"$regex": {"$function": {}}}]]}',
+    ],
+)
+def test_operators_of_mongodb_that_are_not_known_are_refused(query: str) -> None:
+    assert refused_query(query)
+    trusted = json.loads(query)
+    condition = {"data-collection": ".*", "filter": trusted}
+    found = applied(asked(**{"data-collections": [".*"], "additional-conditions": [condition]}))
+    assert found.state.records[0].outcome == "ignored"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '{"a": {"$gt": 5}, "$expr": {"$gt": ["$a", {"$multiply": ["$b", 2]}]}}',
+        '{"_id": {"$gt": {"$oid": "0123456789abcdef01234567"}}}',
+        '{"t": {"$lt": {"$date": "2024-02-03T00:00:00Z"}}, "a": {"$regex": "^x", "$options": "i"}}',
+        '{"b": {"$regularExpression": {"pattern": "x", "options": ""}}}',
+        '{"n": {"$numberDecimal": "7.10"}, "$or": [{"a": null}, {"a": {"$exists": false}}]}',
+    ],
+)
+def test_comparisons_are_queries(query: str) -> None:
+    assert refused_query(query) == ""
+
+
+_MEMBERS = st.sampled_from(["a", "$ref", "$id", "$db", "$or", "$elemMatch", "$expr", "$gt", "$regex", "b.c"])
+
+
+@given(
+    st.recursive(
+        st.integers(0, 3) | st.just("x"),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(_MEMBERS | st.just("$where"), inner, max_size=4)
+        ),
+        max_leaves=10,
+    )
+)
+def test_no_document_that_the_server_gets_has_an_operator_that_was_not_seen(value: Any) -> None:
+    text = json.dumps({"$or": [value]})
+    try:
+        allowed = refused_query(text) == ""
+    except ConfigurationError:
+        return
+    if allowed:
+        sent = bson.encode(parse_filter(text))
+        assert all(name not in sent for name in (b"$where\0", b"$ref\0", b"$id\0", b"$db\0"))
+
+
+@pytest.mark.parametrize("bracket", ["(", "["])
+def test_brackets_of_a_filter_are_no_deeper_than_any_parsers_stack(bracket: str) -> None:
+    close = {"(": ")", "[": "]"}[bracket]
+    assert refused_filter(f"a = {bracket * 8}1{close * 8}") == ""
+    for depth in (9, 8_000):
+        assert "brackets" in refused_filter(f"a = {bracket * depth}1{close * depth}")
+        assert "brackets" in refused_filter(f"a = {'([' * depth}1{'])' * depth}")
+        assert "brackets" in refused_filter(f"a = {{1: {bracket * depth}1{close * depth}}}")
 
 
 @pytest.mark.parametrize(
@@ -361,6 +444,89 @@ def test_a_flood_of_signals_is_received_in_parts(tmp_path: Path) -> None:
         applied(*found)
     channel.done()
     assert channel.receive() == []
+
+
+_WIDE = '{"type":"log","data":{"a":[' + ",".join(["[{}]"] * 12_000) + "]}}"
+"""A text that takes 34 times as much memory once it is parsed."""
+
+
+_LONG = json.dumps({"type": "log", "data": {"message": "x" * 60_000}})
+
+
+def test_signals_that_are_large_once_they_are_parsed_are_received_in_parts(tmp_path: Path) -> None:
+    for number in range(150):
+        (tmp_path / f"{number:04}.json").write_text(_WIDE)
+    channel = FolderChannel(tmp_path)
+    with bounded(4, 320):
+        found = channel.receive()
+    assert 100 < sum(isinstance(one, Signal) for one in found) == len(found) < 150
+    channel.done()
+    assert len(list(tmp_path.iterdir())) == 150 - len(found)
+
+
+def test_files_of_signals_are_received_in_parts(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"s.txt.taken-{number:04}").write_text(_LONG)
+    (tmp_path / "s.txt").write_text("\n" * 7_000_000 + '{"type": "log"}')
+    channel = FileChannel(tmp_path / "s.txt")
+    sizes = []
+    with bounded(2):
+        while found := channel.receive():
+            assert sum(isinstance(one, Signal) for one in found) == len(found)
+            sizes.append(len(found))
+            channel.done()
+    assert (len(sizes), sum(sizes)) == (3, 201)
+
+
+def test_a_reception_of_a_topic_is_bounded() -> None:
+    topic = FakeTopic(name="s")
+    for _ in range(200):
+        topic.add(_LONG)
+        topic.add("x" * (LARGEST_BYTES + 1))
+    settings = SignalTopic(ClientSettings({"bootstrap.servers": "localhost:1"}), "s", "shop", "g", 0.1)
+    channel = TopicChannel(settings, topic, topic.consumer)
+    channel.resume(None)
+    with bounded(2):
+        first = channel.receive()
+    assert sum(isinstance(one, Signal) for one in first) <= MOST_BYTES_AT_ONCE // len(_LONG)
+    assert channel.receive() == first, "the others wait"
+
+
+def test_a_reception_of_documents_is_bounded() -> None:
+    assert _fitting([LARGEST_BYTES] * 1_001) == MOST_BYTES_AT_ONCE // LARGEST_BYTES
+    assert _fitting([0] * 1_001) == MOST_AT_ONCE
+    assert _fitting([]) == 0
+
+
+def test_the_patterns_of_all_conditions_and_of_a_flood_are_bounded() -> None:
+    tables = [f"shop.{'a' * 38}{number:05}" for number in range(1_000)]
+    slow = [f"(?:.?a?){{{900 - number}}}(?:.?){{90}}#" for number in range(100)]
+    condition = [{"data-collection": pattern, "filter": "{}"} for pattern in slow]
+    many = asked(**{"data-collections": [".*"], "additional-conditions": condition})
+    assert "regular expressions" in applied(many).state.records[0].detail
+    few = replace(many, data={"data-collections": slow[:4], "additional-conditions": condition[4:5]})
+    stop = Signal("stop", "stop-snapshot", {"type": "incremental", "data-collections": slow[:4]}, "file")
+    running = received(SignalState(), [_GOOD], TABLES, 5, refused_query).state
+    flood = [replace(one, id=f"{one.id}{n}") for n in range(500) for one in (few, stop)]
+    with patch.object(payloads, "_MOST_WORK", 200_000_000), bounded(4):
+        found = received(
+            running, [*flood, replace(_GOOD, id="last")], [*tables, "shop.orders"], 5, refused_query
+        )
+    assert "at once" in found.state.records[-3].detail
+    assert found.state.records[-1].outcome == "queued", "small patterns still fit"
+
+
+def test_conditions_with_the_same_pattern_are_one() -> None:
+    same = [{"data-collection": "a+", "filter": str(number)} for number in range(100)]
+    data = {"data-collections": ["a"], "additional-conditions": same}
+    assert [one.filter for one in read_execute(data).conditions] == ["0"]
+
+
+def test_a_message_for_the_log_does_not_multiply_the_offset() -> None:
+    with bounded(1):
+        line = logged_message("{}" * 5_000, "x" * 1_000_000)
+    assert len(line) == 100_000
+    assert logged_message("at {}, {}", "5") == "at 5, {}"
 
 
 def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:

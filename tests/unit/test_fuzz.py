@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tools.fuzz.bounds import judge
 from tools.fuzz.choices import Choices, chunk
 from tools.fuzz.targets import NAMES, corpus, load
 
 ROOT = Path(__file__).resolve().parents[2]
-EACH = 15
+EACH = 8
 """Inputs of a target that run with uncompiled kernels; the fuzzer runs all of them so."""
 
 
@@ -23,24 +24,20 @@ def test_a_target_keeps_its_promises_on_its_corpus(name: str) -> None:
     assert len(found) > EACH
     target = load(name)
     for data in found:
-        target.run(data)
+        judge(target.run, data)
 
 
 def test_kernels_stay_inside_their_arrays_on_each_corpus() -> None:
     done = _plain(
         "from tools.fuzz.targets import NAMES, corpus, load\n"
-        f"for name in NAMES:\n  for data in corpus(name)[::-1][:{EACH}]: load(name).run(data)\nprint('all')"
-    )
-    assert done.stdout.endswith("all\n"), done.stderr[-3000:]
-
-
-def test_uncompiled_kernels_raise_on_an_access_outside_an_array() -> None:
-    done = _plain(
-        "from airflow_cdc_provider.sources.cql.wire import read_i32; import numpy as np;"
+        f"for name in NAMES:\n  for data in corpus(name)[::-1][:{EACH}]: load(name).run(data)\nprint('all')\n"
+        "from airflow_cdc_provider.sources.cql.wire import read_i32; import numpy as np\n"
         "print(read_i32(np.zeros(4, np.uint8), 0)); read_i32(np.zeros(4, np.uint8), -1)"
     )
-    assert done.stdout == "0\n"
-    assert "OutsideArray" in done.stderr
+    assert done.stdout.endswith("all\n0\n"), done.stderr[-3000:]
+    assert "OutsideArray" in done.stderr.splitlines()[-1], (
+        "an access outside an array is an error in this process"
+    )
 
 
 def test_choices_are_those_that_were_written_and_end_with_the_bytes() -> None:

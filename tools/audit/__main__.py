@@ -6,8 +6,9 @@ Usage::
 
 ============== =========================================================================================
 advisories     pins of ``requirements.lock`` against the advisories of the package ``safety-db``
-licences       of all that is installed, by its metadata, against licences that Apache-2.0 permits; of jars
-               and servers as ``accepted.yaml`` lists them: Maven's metadata isn't installed
+licences       of all that is installed, by its metadata, against licences that Apache-2.0 permits; of the
+               jars that the code names as ``accepted.yaml`` lists them: Maven's metadata isn't installed.
+               What these jars depend on is only in ``server_kit/jars.sha256``: it is for tests
 secrets        all files that Git tracks, by ``detect-secrets``
 ============== =========================================================================================
 
@@ -38,7 +39,18 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 ACCEPTED: Final = ROOT / "tools" / "audit" / "accepted.yaml"
 _PIN: Final = re.compile(r"\b([A-Za-z0-9._-]+)==([0-9][\w.!+-]*)")
 _PINNED: Final = ("requirements.lock", "tools/install.lock", "tools/pinned.lock")
-_JAR: Final = re.compile(r"\b((?:org|com|io|net)\.[a-z0-9.]+):([A-Za-z0-9_.-]+):(?:\{|[0-9])")
+_JAR: Final = re.compile(
+    r"[\"'`]((?:org|com|io|net|dev|ai|ch|de|software)\.[\w.{}-]+:[\w.{}-]*[A-Za-z}][\w.{}-]*)(?=[:\"'`])"
+)
+_SOURCES: Final = (
+    "airflow_cdc_provider",
+    "server_kit",
+    "tools",
+    "demo",
+    "benchmarks",
+    "tests",
+    "dags_examples",
+)
 _PERMISSIVE: Final = re.compile(
     r"\s*(\(?(3-Clause )?(MIT(-0)?( License)?|Apache([ -]2\.0| Software License)?( WITH LLVM-exception)?"
     r"|BSD( License|-[23]-Clause)?|0BSD|ISC( License \(ISCL\))?|PSF-2\.0|Python Software Foundation License"
@@ -118,9 +130,9 @@ def _licence(found: Any) -> str:
 
 def jars() -> Iterator[tuple[str, str]]:
     """Yield the artifacts of Maven that the code names, by group and artifact: their licences are listed."""
-    for path in [*ROOT.glob("airflow_cdc_provider/**/*.py"), *ROOT.glob("server_kit/*.py")]:
-        for group, artifact in _JAR.findall(path.read_text()):
-            yield f"{group}:{artifact}", f"named in {path.relative_to(ROOT)}; look up its licence"
+    for path in (path for name in _SOURCES for path in ROOT.glob(f"{name}/**/*.py")):
+        for name in _JAR.findall(path.read_text()):
+            yield name, f"named in {path.relative_to(ROOT)}; look up its licence"
 
 
 def secrets() -> Iterator[tuple[str, str]]:

@@ -111,10 +111,9 @@ class _Evaluator:
         try:
             return function(*arguments)
         except pa.ArrowInvalid as error:
-            reason = without_values(str(error).splitlines()[0])
             raise ConfigurationError(
                 f"the expression {self._text!r} fails at {node.where}",
-                found=reason,
+                found=without_values(error),
                 remedy="with whole numbers that overflow, cast one as double; patterns are RE2's",
             ) from None
 

@@ -195,9 +195,7 @@ def _without_values(error: Exception) -> CdcError:
     """Return an error of this package, whose text names no value of a record."""
     if isinstance(error, CdcError):
         return error
-    return ConfigurationError(
-        f"a value can't be converted ({type(error).__name__})", found=without_values(str(error))
-    )
+    return ConfigurationError("a value can't be converted", found=without_values(error))
 
 
 def _error_of(bad: pa.RecordBatch, error: CdcError) -> ConfigurationError:

@@ -120,7 +120,8 @@ def table_result(
 
 def compared_tables(run: Run, compare: Callable[[str], TableResult]) -> list[TableResult]:
     """Compare the job's tables one by one; the result of one that can't be compared has the error."""
-    tables, refused = selected_tables(run.job, run.stores, run.source), refused_tables(run.job, run.source)
+    tables = selected_tables(run.job, run.stores, run.source)
+    refused = refused_tables(run.job, run.stores, run.source)
     found = [failures.or_failure(TableResult(table), partial(compare, table)) for table in tables]
     return [*found, *refused]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.job import Job, log
-from airflow_cdc_provider.jobs.spark.failures import of_one_table
+from airflow_cdc_provider.jobs.spark.failures import of_one_table, or_failure
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
@@ -22,21 +24,28 @@ def selected_tables(job: Job, stores: Stores, source: Source) -> list[str]:
     learn_schema(source, stores.changes)
     known = source.tables()
     require_tables(known, job.spec.tables, job.connector.name)
-    refused = job.connector.shared_names(known)
+    refused = _shared_names(job, stores, known)
     return [table for table in job.spec.tables or known if table not in refused]
 
 
-def refused_tables(job: Job, source: Source) -> list[TableResult]:
+def refused_tables(job: Job, stores: Stores, source: Source) -> list[TableResult]:
     """Return the job's tables whose mirrors would have a name that another lake table has, with the error.
 
     Their changes are captured and stay pending.
     """
-    refused = job.connector.shared_names(source.tables())
+    refused = _shared_names(job, stores, source.tables())
     return [
         of_one_table(TableResult(table), error)
         for table, error in refused.items()
         if table in job.spec.tables or not job.spec.tables
     ]
+
+
+def _shared_names(job: Job, stores: Stores, tables: Sequence[str]) -> Mapping[str, ConfigurationError]:
+    def has_mirror(table: str) -> bool:
+        return or_failure(TableResult(table), stores.mirror(table).is_owned) is True
+
+    return job.connector.shared_names(tables, has_mirror)
 
 
 def require_within_guardrail(connector: Connector, changes: ChangesTable, source: Source) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.changes.contribution import CONTRIBUTION_SCHEMA, LIVE_ROW_SCHEMA
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import printable
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_tables
 from airflow_cdc_provider.jobs.merging.decode import decode
@@ -30,6 +31,7 @@ from airflow_cdc_provider.lake.merge import MergePlan, merge
 from airflow_cdc_provider.lake.mirror import MirrorState
 from airflow_cdc_provider.lake.reconcile import reconcile_cells, reconcile_rows
 from airflow_cdc_provider.lake.stores import Stores
+from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.sources.contract import Source
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def merge_tables(job: Job, stores: Stores, source: Source, *, force: bool = Fals
     Raises:
         Exception: The lake or Spark is unavailable (:func:`failures.is_of_all_tables`).
     """
-    tables, refused = selected_tables(job, stores, source), refused_tables(job, source)
+    tables, refused = selected_tables(job, stores, source), refused_tables(job, stores, source)
     if not job.spec.tables:
         tables = [*tables, *_ended(job.connector, stores, source, tables)]
     merged = _merge_due(job, stores, source, tables, force=force, reread={})
@@ -359,7 +361,7 @@ def _merge_one(
         merged_through=shared.through,
         mirror_rows=counts.rows,
         seconds=round(counts.seconds, 3),
-        note="; ".join(d.codec.findings()),
+        note=printable(masked("; ".join(d.codec.findings()))),
     )
     return _Merged(result, counts.has_unresolved)
 

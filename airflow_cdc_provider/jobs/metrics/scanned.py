@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.logs import logger
+from airflow_cdc_provider.regular_files import APPEND, open_regular
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Tally:
         if self._path is None:
             return
         try:
-            with self._path.open("a") as file:
+            with open(open_regular(self._path, APPEND, 0o600), "a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             self._path = None

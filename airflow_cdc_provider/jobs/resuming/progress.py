@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import OffsetMissing
-from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState, SnapshotRequest
 from airflow_cdc_provider.lake.changes_table import ChangesTable
 
 OFFSET_LAYOUT: Final = 2
@@ -182,6 +182,22 @@ class Progress:
         if snapshot is None or not snapshot.lost_us:
             return self
         return self.with_snapshot(table, replace(snapshot, lost_us=0, lost="", tolerated=False))
+
+    def without_unfinished(self, request: SnapshotRequest, tables: Iterable[str]) -> Progress:
+        """Return a copy as before a blocking request, for tables that it has not read to the end."""
+        snapshots = dict(self.snapshots)
+        for table in tables:
+            taken = snapshots.get(table)
+            if taken is None or taken.done:
+                continue
+            del snapshots[table]
+            if table in request.before:
+                before = SnapshotProgress.from_plain(request.before[table])
+                lost = taken if taken.lost_us else before
+                snapshots[table] = replace(
+                    before, lost_us=lost.lost_us, lost=lost.lost, tolerated=lost.tolerated
+                )
+        return replace(self, snapshots=snapshots)
 
     def with_signals(self, signals: SignalState) -> Progress:
         """Return a copy with the state of signals set."""

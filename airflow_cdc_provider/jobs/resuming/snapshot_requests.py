@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import listed, printable
 from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent, SnapshotEventKind
-from airflow_cdc_provider.signals.payloads import InvalidSignal, SnapshotKind, read_execute, read_stop
+from airflow_cdc_provider.signals.payloads import (
+    InvalidSignal,
+    Matching,
+    SnapshotKind,
+    read_execute,
+    read_stop,
+)
 from airflow_cdc_provider.signals.signal import (
     EXECUTE,
     LOG,
@@ -79,6 +85,8 @@ class SnapshotRequest:
         tables: The remaining tables, in order.
         done: Number of completed tables.
         started: Whether it has started.
+        failures: Number of transient failures since it last read something.
+        before: For a blocking one that has started: by table, the progress of the snapshot before it.
     """
 
     id: str
@@ -88,6 +96,8 @@ class SnapshotRequest:
     tables: tuple[TableCopy, ...]
     done: int = 0
     started: bool = False
+    failures: int = 0
+    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -216,28 +226,28 @@ def received(
         now_us: The time, µs since 1970.
         refused_filter: Returns why a filter is refused; empty if it isn't.
     """
-    result = Reception(state)
+    result, matching = Reception(state), Matching(tables)
     for given in arrived:
         one = replace(given, id=printable(str(given.id))[:_LONGEST_TEXT])
         if result.state.knows(one):
             warning = f"signal {one.id} of channel {one.channel} is a duplicate: it is ignored"
             result = replace(result, warnings=(*result.warnings, warning))
         else:
-            result = _followed(result, one, tables, now_us, refused_filter)
+            result = _followed(result, one, matching, now_us, refused_filter)
     return result
 
 
 def _followed(
     result: Reception,
     one: ReceivedSignal,
-    tables: Sequence[str],
+    matching: Matching,
     now_us: int,
     refused_filter: Callable[[str], str],
 ) -> Reception:
     if isinstance(one, MalformedSignal):
         return _recorded(result, one, "", "ignored", one.reason, now_us)
     try:
-        return _applied(result, one, tables, now_us, refused_filter)
+        return _applied(result, one, matching, now_us, refused_filter)
     except InvalidSignal as error:
         return _recorded(result, one, one.type, "ignored", str(error), now_us)
     except Exception as error:  # noqa: BLE001 - the next run would meet the same signal again
@@ -248,14 +258,14 @@ def _followed(
 def _applied(
     result: Reception,
     one: Signal,
-    tables: Sequence[str],
+    matching: Matching,
     now_us: int,
     refused_filter: Callable[[str], str],
 ) -> Reception:
     if one.type == EXECUTE:
-        return _execute(result, one, tables, now_us, refused_filter)
+        return _execute(result, one, matching, now_us, refused_filter)
     if one.type == STOP:
-        return _stop(result, one, now_us)
+        return _stop(result, one, matching, now_us)
     if one.type == LOG:
         message = str(one.data.get("message", ""))[:_LONGEST_MESSAGE]
         recorded = _recorded(result, one, one.type, "followed", "", now_us)
@@ -266,12 +276,13 @@ def _applied(
 def _execute(
     result: Reception,
     signal: Signal,
-    tables: Sequence[str],
+    matching: Matching,
     now_us: int,
     refused_filter: Callable[[str], str],
 ) -> Reception:
     requested = read_execute(signal.data)
-    chosen = [table for table in tables if requested.names.take(table)]
+    matching.begin(requested.size, matching.tables)
+    chosen = [table for table in matching.tables if requested.names.take(table)]
     if not chosen:
         raise InvalidSignal(f"no captured table matches {listed(requested.names.texts)}")
     copies = tuple(TableCopy(table, requested.filter_of(table)) for table in chosen)
@@ -289,12 +300,14 @@ def _execute(
     return replace(recorded, state=replace(state, requests=(*state.requests, request)))
 
 
-def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
-    names = read_stop(signal.data)
+def _stop(result: Reception, signal: Signal, matching: Matching, now_us: int) -> Reception:
+    kind, names = read_stop(signal.data)
     state = result.state
-    running = [r for r in state.requests if r.kind == "incremental"]
+    running = [r for r in state.requests if r.kind == kind]
     if not running:
-        raise InvalidSignal("no incremental snapshot is running")
+        raise InvalidSignal(f"no {kind} snapshot is running")
+    if names is not None:
+        matching.begin(names.size, (copy.table for request in running for copy in request.tables))
     events: list[SnapshotEvent] = []
     stopped: list[str] = []
     for request in running:
@@ -311,7 +324,7 @@ def _stop(result: Reception, signal: Signal, now_us: int) -> Reception:
             state = state.with_outcome(request.id, "stopped", reason)
             events.append(_event("aborted", request, now_us, reason=reason))
     if not stopped:
-        raise InvalidSignal("no table of the running incremental snapshot matches")
+        raise InvalidSignal(f"no table of the running {kind} snapshot matches")
     detail = f"stopped: {listed(stopped)}"
     recorded = _recorded(replace(result, state=state), signal, signal.type, "followed", detail, now_us)
     return replace(recorded, events=(*recorded.events, *events))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,14 +23,14 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, TransientError, classified
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
-from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
+from airflow_cdc_provider.jobs.resuming.progress import Progress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SnapshotRequest, TableCopy
-from airflow_cdc_provider.jobs.spark.failures import as_error, explain
+from airflow_cdc_provider.jobs.spark.failures import as_error, is_of_all_tables
 from airflow_cdc_provider.jobs.spark.read import read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
@@ -46,6 +46,7 @@ _MAX_CHUNKS: Final = 256
 _SHORT_SECONDS: Final = 4.0
 _LONG_SECONDS: Final = 12.0
 _RANGES_PER_CORE: Final = 2
+_MOST_FAILURES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ def copy_chunks(
 ) -> tuple[Progress, ChangesState]:
     """Read the next chunks of a request, commit them and send notifications.
 
-    A table that can't be read as requested (an invalid filter, a missing permission, a failure of no known
-    class) ends the request, not the job: the next run would meet the same request again.
+    A table that can't be read as requested ends the request, not the job (:func:`after_failure`).
 
     Raises:
         CdcError: Another writer committed to the changes table, or the source doesn't respond.
@@ -82,10 +82,9 @@ def copy_chunks(
     try:
         return _copied(connector, stores, source, clients, report, request, progress, state)
     except Exception as error:
-        known = explain(error)
-        if known is not None and not isinstance(known, ConfigurationError):
+        if (ended := after_failure(stores.changes, clients, report, request, error)) is None:
             raise
-        return end_request(stores.changes, clients, report, request, known or as_error(error))
+        return ended
     finally:
         _adapt_size(report, time.monotonic() - started)
 
@@ -99,15 +98,13 @@ def _adapt_size(report: RunReport, seconds: float) -> None:
         memory.chunks = max(memory.chunks // 2, 1)
 
 
-def end_request(
-    changes: ChangesTable,
-    clients: Clients,
-    report: RunReport,
-    request: SnapshotRequest,
-    error: CdcError,
-    snapshots: Mapping[str, SnapshotProgress] | None = None,
-) -> tuple[Progress, ChangesState]:
-    """End a request that failed; the job continues.
+def after_failure(
+    changes: ChangesTable, clients: Clients, report: RunReport, request: SnapshotRequest, error: Exception
+) -> tuple[Progress, ChangesState] | None:
+    """End a request that failed, so that the next run doesn't meet it again; the job continues.
+
+    A failure that may pass is counted: the next run tries again, but ends the request after the third in a
+    row. A failure of the lake, of Spark, or of the commit isn't the request's.
 
     Args:
         changes: The changes table.
@@ -115,20 +112,26 @@ def end_request(
         report: State of the run.
         request: The request.
         error: The error.
-        snapshots: Progress of its tables' snapshots before it; None if it doesn't change them.
+
+    Returns:
+        The progress after the request's end, None if it goes on.
     """
-    log.error("the snapshot of signal %s failed: %s", request.id, error)
+    known = as_error(error)
+    if isinstance(known, CommitConflict | CommitStateUnknown) or is_of_all_tables(error):
+        return None
     state = changes.state()
     progress = Progress.from_offset(state.offset)
+    failures = request.failures + 1
+    if isinstance(known, TransientError) and failures < _MOST_FAILURES:
+        log.warning("the snapshot of signal %s failed, %d in a row: %s", request.id, failures, known)
+        signals = progress.signals.with_request(replace(request, failures=failures))
+        changes.set_offset(progress.with_signals(signals).to_offset(), state)
+        return None
+    log.error("the snapshot of signal %s failed: %s", request.id, known)
     signals = progress.signals.with_request(replace(request, tables=()))
-    progress = progress.with_signals(signals.with_outcome(request.id, "failed", str(error)))
-    if snapshots is not None:
-        unfinished = {c.table for c in request.tables} & {
-            t for t, s in progress.snapshots.items() if not s.done
-        }
-        kept = {t: s for t, s in progress.snapshots.items() if t not in unfinished}
-        before = {t: s for t, s in snapshots.items() if t in unfinished}
-        progress = replace(progress, snapshots={**kept, **before})
+    progress = progress.with_signals(signals.with_outcome(request.id, "failed", str(known)))
+    if request.kind == "blocking":
+        progress = progress.without_unfinished(request, [copy.table for copy in request.tables])
     state = changes.set_offset(progress.to_offset(), state)
     record_event(
         clients,
@@ -139,7 +142,7 @@ def end_request(
             request.id,
             table=request.tables[0].table,
             tables=tuple(t.table for t in request.tables),
-            reason=str(error),
+            reason=str(known),
             at_us=time.time_ns() // 1000,
         ),
     )
@@ -161,7 +164,7 @@ def _copied(
     step = _next_step(connector, stores, source, copy, progress, report.signals.chunks)
     frame = _rows_of(step, connector, stores, source, request.id)
     left = request.tables[1:] if step.ended else (step.after, *request.tables[1:])
-    after = replace(request, tables=left, started=True, done=request.done + step.ended)
+    after = replace(request, tables=left, started=True, failures=0, done=request.done + step.ended)
     changed = replace(signals.with_request(after), chunks=signals.chunks + 1)
     progress = progress.with_signals(changed.with_outcome(request.id, "running" if left else "done"))
     ends = [_end_row(copy.table)] if step.ended else []
@@ -186,12 +189,13 @@ def _next_step(
 ) -> _Step:
     """Plan the next ranges of a table: ``chunks`` chunks unless declared otherwise."""
     cores = stores.spark.sparkContext.defaultParallelism
-    if source.reads_chunks:
-        declared = connector.snapshot.incremental.chunks_per_commit
-        return _next_chunks(connector, source, copy, progress, declared or chunks, cores)
-    if progress.source is not None:
-        source.seek_to(progress.source)
-    return _next_ranges(source, copy, cores)
+    with classified():
+        if source.reads_chunks:
+            declared = connector.snapshot.incremental.chunks_per_commit
+            return _next_chunks(connector, source, copy, progress, declared or chunks, cores)
+        if progress.source is not None:
+            source.seek_to(progress.source)
+        return _next_ranges(source, copy, cores)
 
 
 def _rows_of(

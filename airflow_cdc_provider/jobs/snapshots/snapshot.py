@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown
+from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, classified
 from airflow_cdc_provider.jobs.capturing.capture import begin_feed
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.job import Job, log
@@ -237,7 +237,8 @@ class _Ranges:
         while self._tables and count > 0:
             table = self._tables[0]
             try:
-                before = self._running.get(table) or self._plan(table)
+                with classified():
+                    before = self._running.get(table) or self._plan(table)
                 left = before.ranges
                 taken = self._source.planned_ranges.from_json(left[:count])
             except Exception as error:

@@ -1,106 +1,50 @@
 """Mapping of failures inside Spark to errors with a remedy.
 
 Spark turns errors of its workers into long text. Errors of this package are recognized by their driver's
-token; common failures of Spark and its environment get a message and a remedy here. Others keep their text.
+token; known failures of Spark and its environment have a message and a remedy. Others keep their text.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
+from airflow_cdc_provider.changes.known_failures import known_failure
 from airflow_cdc_provider.changes.worker import error_of_worker
 from airflow_cdc_provider.exceptions import (
     PERMANENT,
     CdcError,
     ConfigurationError,
-    TransientError,
     error_from_text,
     listed,
     printable,
 )
 from airflow_cdc_provider.jobs.spec import TableResult
+from airflow_cdc_provider.lake.iceberg_java import throwables
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 
-
-class _Known(NamedTuple):
-    pattern: re.Pattern[str]
-    error: type[CdcError]
-    message: str
-    remedy: str
-    of_all: bool = False
-    """Whether the failure affects all tables."""
-
-
-_KNOWN: Final = (
-    _Known(
-        re.compile(r"(?:No space left on device|Disk quota exceeded)"),
-        TransientError,
-        "a disk is full; the running commit is not visible, and the next run repeats it",
-        "free space on the disk of the lake's warehouse or of Spark's local folders (spark.local.dir)",
-    ),
-    _Known(
-        re.compile(r"(?:Java heap space|GC overhead limit exceeded)"),
-        TransientError,
-        "Spark's JVM has too little memory",
-        "raise the operator's driver_memory or executor_memory, or lower its batch_bytes",
-    ),
-    _Known(
-        re.compile("Python worker exited unexpectedly"),
-        TransientError,
-        "a Python worker of Spark was killed, most likely because it ran out of memory",
-        "raise spark.executor.memoryOverhead, or run fewer tasks at once (spark.executor.cores)",
-    ),
-    _Known(
-        re.compile(
-            r"(?:AccessDeniedException|AccessControlException|Permission denied|Read-only file system"
-            r"|: Not a directory|Mkdirs failed to create)"
-        ),
-        ConfigurationError,
-        "Spark may not write or read a file",
-        "correct the lake's warehouse, or grant Spark's user access to it and to the source's files",
-    ),
-    _Known(
-        re.compile(
-            r"(?:ClassNotFoundException|NoClassDefFoundError|No FileSystem for scheme"
-            r"|No suitable driver found|Unknown catalog type|Cannot find catalog plugin class)"
-        ),
-        ConfigurationError,
-        "Spark lacks a class that the lake's catalog or storage needs, or the catalog's type doesn't exist",
-        "add the jar to the operator's packages or jars, or correct lake.catalog_options",
-    ),
-    _Known(
-        re.compile(
-            r"(?:Connection refused|[Cc]onnect(?:ion)? timed out|UnknownHostException"
-            r"|NoRouteToHostException|Unable to execute HTTP request|ServiceUnavailableException"
-            r"|ServiceFailureException|Communications link failure|Stale file handle"
-            r"|Transport endpoint is not connected)"
-        ),
-        TransientError,
-        "the lake can't be reached: the remaining tables are not tried; earlier commits stay",
-        "check that Spark can reach the lake's catalog and storage; the next run resumes",
-        of_all=True,
-    ),
-    _Known(
-        re.compile(
-            r"(?:stopped SparkContext|SparkContext was shut down|Answer from Java side is empty"
-            r"|Error while sending or receiving)"
-        ),
-        TransientError,
-        "Spark has stopped: the remaining tables are not tried; earlier commits stay",
-        "see the end of the application's log; the next run resumes",
-        of_all=True,
-    ),
-)
 _LONGEST: Final = 300
 _CALL: Final = "An error occurred while calling "
 """Begins the text of Py4J's errors; the next line says more."""
 _CAUSED: Final = re.compile(r"^Caused by: (.+)", re.MULTILINE)
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_THROWN_FIRST: Final = re.compile(rf"\A{_CALL}.*\n(?:: |Caused by: )?")
+_THROWN_NEXT: Final = re.compile(r"^\t.*\nCaused by: ", re.MULTILINE)
+"""Java's own line is after one of a stack trace; a message may have others."""
+_STAGE: Final = re.compile(
+    r"\A(?:org\.apache\.spark\.\w+: )?(?:\[\w+\] )?Job aborted due to stage failure: "
+    r"Task \S+ in stage \S+ failed \d+ times, most recent failure: "
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \([^()\n]*\): "
+)
+_WORKER: Final = re.compile(
+    r"(?:org\.apache\.spark\.[\w.]+: )?(?:\[\w+\] )?\s*"
+    r"(?:An exception was thrown from the Python worker.*\n\s*)?"
+    rf"{re.escape(_TRACEBACK)}\n"
+)
 
 DEAD_LETTERS: Final = (
     "they are in the table <connector>_dead_letters, each with its reason. Consumers don't get them: correct "
@@ -124,20 +68,18 @@ def explain(error: BaseException) -> CdcError | None:
     """
     if isinstance(error, CdcError):
         return error
-    text = str(error)
-    ours = error_of_worker(text)
+    ours = error_of_worker(str(error))
     if ours is not None:
         return ours
-    known, line = _known(text)
-    return known.error(known.message, found=masked(line)[:_LONGEST], remedy=known.remedy) if known else None
+    known, line = known_failure(_thrown(error))
+    return known.as_error(line) if known else None
 
 
 def is_of_all_tables(error: BaseException) -> bool:
     """Return whether a failure affects all tables, such as one of the lake or Spark."""
-    text = str(error)
-    if isinstance(error, CdcError) or error_of_worker(text) is not None:
+    if isinstance(error, CdcError) or error_of_worker(str(error)) is not None:
         return False
-    known, _ = _known(text)
+    known, _ = known_failure(_thrown(error))
     return known is not None and known.of_all
 
 
@@ -145,13 +87,25 @@ _logged: Final[deque[str]] = deque(maxlen=100)
 """Errors of tables whose stack trace is in the log, so that tables that fail alike have one."""
 
 
-def _known(text: str) -> tuple[_Known | None, str]:
-    """Return the known failure in a text, None for none, and the matching line."""
-    for known in _KNOWN:
-        if found := known.pattern.search(text):
-            line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-            return known, line.strip().removeprefix(": ")
-    return None, ""
+def _thrown(error: BaseException) -> Iterator[str]:
+    """Yield an error and its causes as lines ``class: message``, of which Java or Python wrote the class.
+
+    Messages quote names and values, whose line ends must not begin such a line. So the classes are those of
+    Java's objects if there are any; else a text is read if libraries have it from Spark.
+    """
+    texts = [f"{one.getClass().getName()}: {one.getMessage() or ''}" for one in throwables(error)]
+    if not texts:
+        yield f"{type(error).__name__}: {error}".partition("\n")[0]
+        if not (isinstance(error, RuntimeError) or type(error).__module__.startswith(("pyspark.", "py4j."))):
+            return
+        own, *causes = _THROWN_NEXT.split(_THROWN_FIRST.sub("", str(error)))
+        texts = [own] if _TRACEBACK in own else [own, *causes]
+    for text in texts:
+        inner = _STAGE.sub("", text, count=1)
+        yield inner.partition("\n")[0]
+        if worker := _WORKER.match(inner):  # what a worker raised first
+            lines = inner[worker.end() :].split("\n")
+            yield next((line for line in lines if not line.startswith((" ", "\t"))), "")
 
 
 def described(error: BaseException) -> str:
@@ -160,13 +114,13 @@ def described(error: BaseException) -> str:
         return str(known)
     while error.__cause__ is not None:
         error = error.__cause__
-    text = masked(str(error))
+    text = str(error)
     if raised := _raised(text):
-        return printable(raised)
+        return printable(masked(raised))
     lines = (line.strip().removeprefix(": ") for line in text.splitlines())
     found = [next((line for line in lines if line and not line.startswith(_CALL)), "")[:_LONGEST]]
     found += [cause[:_LONGEST] for cause in _CAUSED.findall(text)[-1:] if cause not in found[0]]
-    return printable(f"{type(error).__name__}: {', caused by '.join(found)}".removesuffix(": "))
+    return printable(f"{type(error).__name__}: {', caused by '.join(map(masked, found))}".removesuffix(": "))
 
 
 def _raised(text: str) -> str:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SPARK_DDL
 from airflow_cdc_provider.changes.worker import map_in_arrow
+from airflow_cdc_provider.exceptions import classified
 from airflow_cdc_provider.sources.contract import Reader, ReadMetrics
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class _Read:
         # Pickled by this job's own driver.
         parts = (pickle.loads(blob) for blob in blobs)  # noqa: S301
         metrics = ReadMetrics()
-        for batch in self.reader.read(parts, metrics):
-            yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
+        with classified():
+            for batch in self.reader.read(parts, metrics):
+                yield batch if batch.schema.equals(CHANGE_SCHEMA) else batch.cast(CHANGE_SCHEMA)
         if self.metrics is not None:
             self.metrics.add(metrics)

@@ -8,7 +8,7 @@ REDACTION: Final = "spark.redaction.regex"
 _SPARKS: Final = "(?i)secret|password|token|access[.]?key"
 _OURS: Final = (
     r"(?i)passphrase|passwd|credential|oauth|authorization|(private|api|account|shared|encryption|master)[._-]?key"
-    r"|access[._-]key|jaas|[._-](sas|header|cookie)s?[._-]|://\S*:\S*@"
+    r"|access[._-]key|pwd|pass(?![a-z])|jaas|[._-](sas|header|cookie)s?[._-]|://\S*:\S*@"
     r"|^spark[.]sql[.]catalog[.][^.]+[.](?!(type|warehouse|catalog-impl|io-impl|cache-enabled)$)"
 )
 """Spark searches it in names and in values. Of a catalog, all but the settings named here are hidden."""

@@ -4,8 +4,9 @@ A growing segment is read up to the position that its index marks as durable, a 
 are split at section boundaries, which every reader finds again, so the same plan always yields the same
 changes.
 
-A segment that can't be read now, because its file is none, its format isn't supported or its key is missing,
-doesn't stop the others. It isn't part of any plan until it can be read.
+A segment that can't be read now, because its file is none, its header is corrupt, its format isn't supported
+or its key is missing, doesn't stop the others. It isn't part of any plan until it can be read, and the offset
+doesn't count it as read, except that a recording's corrupt headers are reported like other corrupt bytes.
 
 A segment that is created and deleted between two runs can't be detected. The server deletes none while
 ``cdc_block_writes`` is true; anything else that cleans cdc_raw must delete only segments that the stored
@@ -39,9 +40,18 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     read_descriptor,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
-from airflow_cdc_provider.sources.cassandra.position import WHOLE, NodeOffset, read_offset, write_offset
+from airflow_cdc_provider.sources.cassandra.position import (
+    MOST_KEPT_RANGES,
+    WHOLE,
+    NodeOffset,
+    read_offset,
+    whole_segments,
+    write_offset,
+)
 from airflow_cdc_provider.sources.contract import Lag, Offset, Plan, ReadLimit, SegmentCounts
 from airflow_cdc_provider.sources.cql.reasons import ENDS_EARLY, HEADER_MISMATCH, HEADER_UNREADABLE
+from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX
+from airflow_cdc_provider.transfer.segments import segment_number
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024
@@ -219,7 +229,8 @@ def plan_segments(
         The plan; its partitions are :class:`SegmentSlice`.
 
     Raises:
-        PositionLost: A segment that was read in part, or that ``head`` includes, is missing.
+        PositionLost: A segment that was read in part is missing, or, without ``faults``, one that ``head``
+            includes.
         ConfigurationError: An offset is malformed.
     """
     listed = _list(folder)
@@ -235,6 +246,7 @@ def plan_segments(
         batch = _NodeBatch(folder, tables, nodes[origin], stop.get(origin, NodeOffset()), share)
         batch.faults = faults
         batch.check_present(origin, files)
+        batch.drop_removed(origin, files)
         partitions += batch.take(files)
         nodes[origin] = batch.offset
         segments[origin] = batch.segments
@@ -265,15 +277,26 @@ class _NodeBatch:
         required = {segment for segment, position in self.offset.open.items() if position > 0}
         required |= set(self.head.open)
         required |= {segment for first, last in self.head.done for segment in range(first, last + 1)}
-        missing = sorted(s for s in required - present if self.offset.position(s) < self.head_position(s))
-        if missing:
-            raise PositionLost(
-                f"segment {missing[0]} of node {origin} was deleted before it was read completely",
+        for segment in sorted(required - present):
+            if self.offset.position(segment) >= self.head_position(segment):
+                continue
+            lost = PositionLost(
+                f"segment {segment} of node {origin} was deleted before it was read completely",
                 expected=f"the segment in {self.folder.path}",
                 found=f"{len(present)} other segments",
                 remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set; "
                 "if the node has left the cluster: airflow cdc offsets remove-origin",
             )
+            if self.faults is None or self.offset.position(segment):
+                raise lost
+            self.faults[origin, str(segment)] = lost
+
+    def drop_removed(self, origin: str, files: Sequence[SegmentFile]) -> None:
+        """Bound the offset; losses that a transfer noted are kept, so that they aren't reported again."""
+        present = {file.segment for file in files}
+        if present - {UNKNOWN}:  # else the folder may not be mounted
+            present |= {segment for segment, _ in noted_segments(self.folder, origin)}
+            self.offset = self.offset.without_removed(sorted(present))
 
     def head_position(self, segment: int) -> int:
         """Return how far to read a segment; one that is open in the offset was growing at planning time."""
@@ -296,10 +319,17 @@ class _NodeBatch:
             if self.left <= 0:
                 self.at_head = False
                 continue
+            if self.faults is not None and len(self.offset.done) > MOST_KEPT_RANGES:
+                self.faults[file.origin, file.path] = ConfigurationError(
+                    f"{file.path} is not read: too many captured segments are in its folder",
+                    expected=f"at most {MOST_KEPT_RANGES} separate ranges of them",
+                    remedy="remove captured segments: after_commit of CommitLogTransferOperator",
+                )
+                continue
             yield from self._take_segment(file, position, allowed)
 
     def _take_segment(self, file: SegmentFile, position: int, allowed: int) -> Iterator[SegmentSlice]:
-        opened = _opened(self.folder, file, self.faults)
+        opened = _opened(self.folder, file, self.faults, lost=position > 0)
         if opened is None:
             return
         descriptor, chain = opened
@@ -351,6 +381,14 @@ def _split(sections: Sequence[Section], *, once: bool) -> Iterator[Sequence[Sect
         yield piece
 
 
+def noted_segments(folder: LogFolder, origin: str) -> Iterator[tuple[int, str]]:
+    """Yield id and name of the segments of a node for which a transfer wrote a note."""
+    for path in Path(folder.path, ERRORS, origin).glob("*" + NOTE_SUFFIX):
+        name = path.name.removesuffix(NOTE_SUFFIX)
+        if number := segment_number(name):
+            yield number[1], name
+
+
 def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
     return list_segments(folder.path, folder.node)
 
@@ -379,23 +417,29 @@ def _report_fault(file: SegmentFile, faults: Faults | None) -> None:
 
 
 def _node_head(folder: LogFolder, files: Sequence[SegmentFile], faults: Faults | None = None) -> NodeOffset:
-    node = NodeOffset()
-    for file in files:
-        if not _usable(folder, file):
-            continue
+    usable = [file for file in files if _usable(folder, file)]
+    growing = {}
+    for file in usable:
         if file.complete:
-            node = node.advance(file.segment, WHOLE)
-        elif (opened := _opened(folder, file, faults)) is not None and opened[1].sections:
-            node = node.advance(file.segment, opened[1].sections[-1].end)
-    return node
+            continue
+        if (opened := _opened(folder, file, faults)) is not None and opened[1].sections:
+            growing[file.segment] = opened[1].sections[-1].end
+    return NodeOffset(done=whole_segments(f.segment for f in usable if f.complete), open=growing)
 
 
-def _opened(folder: LogFolder, file: SegmentFile, faults: Faults | None) -> tuple[Descriptor, Chain] | None:
-    """Read a segment's header and walk its sections; None if it can't be read."""
+def _opened(
+    folder: LogFolder, file: SegmentFile, faults: Faults | None, *, lost: bool = False
+) -> tuple[Descriptor, Chain] | None:
+    """Read a segment's header and walk its sections; None if it can't be read.
+
+    If it vanished, the position is lost if a part of it was captured.
+    """
+    if faults and (file.origin, file.path) in faults:
+        return None
     try:
         return _open(folder, file)
-    except (ConfigurationError, CorruptInput) as error:
-        if faults is None:
+    except (ConfigurationError, CorruptInput, PositionLost) as error:
+        if faults is None or (lost and isinstance(error, PositionLost)):
             raise
         faults[file.origin, file.path] = error
     except OSError as error:
@@ -413,8 +457,19 @@ def _open(folder: LogFolder, file: SegmentFile) -> tuple[Descriptor, Chain]:
         try:
             descriptor = read_descriptor(beginning, file.path)
         except CorruptInput:
+            if not file.complete and file.index is None:
+                return unknown, Chain((), (), 0)  # the header is being written
+            if not folder.recorded:
+                raise
             return unknown, Chain((), [CorruptRange(0, source.length, HEADER_UNREADABLE, beginning)], 0)
-        if descriptor.segment != file.segment:
+        if (descriptor.version, descriptor.segment) != (file.version, file.segment):
+            if not folder.recorded:
+                raise CorruptInput(
+                    f"the header of segment {file.path} is another segment's",
+                    expected=f"version {file.version}, id {file.segment}",
+                    found=f"version {descriptor.version}, id {descriptor.segment}",
+                    remedy="remove it, or replace it by the node's",
+                )
             return unknown, Chain((), [CorruptRange(0, source.length, HEADER_MISMATCH, beginning)], 0)
         section_decoder(descriptor, file.path, folder.keys)
         chain = walk_sections(

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 
-from airflow_cdc_provider.sources.cassandra.capture import LogFolder
+from airflow_cdc_provider.sources.cassandra.capture import LogFolder, noted_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentFile, list_segments
 from airflow_cdc_provider.sources.cassandra.position import WHOLE, NodeOffset, read_offset, write_offset
 from airflow_cdc_provider.sources.contract import Offset
-from airflow_cdc_provider.transfer.errors import ERRORS, NOTE_SUFFIX, reports_loss
-from airflow_cdc_provider.transfer.segments import segment_number
+from airflow_cdc_provider.transfer.errors import ERRORS, reports_loss
+from airflow_cdc_provider.transfer.segments import is_plausible
 from airflow_cdc_provider.transfer.space import default_total_bytes
 from airflow_cdc_provider.transfer.stores import FolderStore
 
@@ -82,17 +82,15 @@ def _after(node: NodeOffset, segment: int) -> NodeOffset:
 
 def _deleted_in_part(node: NodeOffset, files: Sequence[SegmentFile]) -> Iterator[int]:
     present = {file.segment for file in files}
-    newest = max(present, default=0)
+    newest = max((file.segment for file in files if not file.fault), default=0)
     return (s for s, position in node.open.items() if position > 0 and s not in present and s < newest)
 
 
 def _noted(folder: LogFolder, origin: str, node: NodeOffset) -> Iterator[int]:
     errors = FolderStore(Path(folder.path, ERRORS, origin))
-    for path in errors.path.glob("*" + NOTE_SUFFIX):
-        name = path.name.removesuffix(NOTE_SUFFIX)
-        number = segment_number(name)
-        if number and node.position(number[1]) != WHOLE and reports_loss(errors, name):
-            yield number[1]
+    for segment, name in noted_segments(folder, origin):
+        if is_plausible(segment) and node.position(segment) != WHOLE and reports_loss(errors, name):
+            yield segment
 
 
 def _missing(node: NodeOffset, files: Sequence[SegmentFile]) -> tuple[int, int] | None:

@@ -15,15 +15,17 @@ Per origin (host id), JSON::
 A segment in none of them was not read. So segments may arrive in any order (Cassandra 3 moves them to cdc_raw
 when they are flushed), a segment without an index is read once it has one, and a segment that was read and
 deleted is not read again when a crashed node restores it. When there are more than :data:`MOST_RANGES`
-ranges, the lowest is merged into the floor: a segment that arrives after that many ranges counts as read. So
-a landing area must not receive segments that old.
+ranges, the lowest whose segments are gone are dropped: such a segment is read again if it arrives again,
+which no mirror shows. The floor is never raised, since a later segment of the node may have a lower id than
+one that somebody put there.
 
 An operator sets an offset with ``floor`` and ``open`` only: ``open`` has the position where an entry ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -32,6 +34,8 @@ from airflow_cdc_provider.sources.contract import Offset
 
 FORMAT: Final = 1
 MOST_RANGES: Final = 256
+MOST_KEPT_RANGES: Final = 4096
+"""The same if segments of all of them are present: no further segment is read until some are removed."""
 WHOLE: Final = (1 << 63) - 1
 """A segment's position when it was, or may be, read completely."""
 
@@ -58,7 +62,8 @@ class NodeOffset:
         """Return the position up to which a segment was read: :data:`WHOLE`, or logical, 0 for not at all."""
         if segment in self.open:
             return self.open[segment]
-        if segment <= self.floor or any(first <= segment <= last for first, last in self.done):
+        before = bisect_right(self.done, (segment, WHOLE))
+        if segment <= self.floor or (before and segment <= self.done[before - 1][1]):
             return WHOLE
         return 0
 
@@ -69,11 +74,25 @@ class NodeOffset:
             return replace(self, open={**still_open, segment: position})
         if segment <= self.floor or self.position(segment) == WHOLE:
             return replace(self, open=still_open)
-        done = _merge([*self.done, (segment, segment)])
-        floor = self.floor
-        while len(done) > MOST_RANGES:
-            floor = done.pop(0)[1]
-        return replace(self, floor=floor, done=tuple(done), open=still_open)
+        at = bisect_left(self.done, (segment, segment))
+        near = _merge([*self.done[max(at - 1, 0) : at + 1], (segment, segment)])
+        done = (*self.done[: max(at - 1, 0)], *near, *self.done[at + 1 :])
+        return replace(self, done=done, open=still_open)
+
+    def without_removed(self, present: Sequence[int]) -> NodeOffset:
+        """Return the offset without the lowest ranges whose segments are gone, if there are too many.
+
+        Args:
+            present: The segments that may be listed again, ascending.
+        """
+        excess = len(self.done) - MOST_RANGES
+        kept = []
+        for first, last in self.done:
+            if excess > 0 and bisect_left(present, first) == bisect_right(present, last):
+                excess -= 1
+            else:
+                kept.append((first, last))
+        return replace(self, done=tuple(kept))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as part of an :data:`~airflow_cdc_provider.sources.contract.Offset`."""
@@ -131,6 +150,11 @@ def read_offset(offset: Offset | None) -> dict[str, NodeOffset]:
 def write_offset(nodes: Mapping[str, NodeOffset]) -> Offset:
     """Build an offset of all nodes."""
     return {origin: node.to_json() for origin, node in sorted(nodes.items())}
+
+
+def whole_segments(segments: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of segments that were, or may be, read completely."""
+    return tuple(_merge((segment, segment) for segment in segments))
 
 
 def _merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from airflow_cdc_provider.exceptions import printable
 from airflow_cdc_provider.masking import masked
 
 Offset = Mapping[str, Any]
@@ -33,9 +34,9 @@ class Finding:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        """Mask secrets: a message may have a server's text."""
-        for name in ("message", "remedy"):
-            object.__setattr__(self, name, masked(getattr(self, name)))
+        """Make one printable line of each text, without secrets: it may have a server's words or a name."""
+        for name in ("subject", "message", "remedy"):
+            object.__setattr__(self, name, printable(masked(getattr(self, name))))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_cdc_provider.connection_settings import flag
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.sources.cql.driver.driver_settings import cluster_options, resolved
 from airflow_cdc_provider.sources.cql.driver.tls import tls_context, wants_tls
-from airflow_cdc_provider.sources.findings import login_findings
+from airflow_cdc_provider.sources.findings import login_findings, verification_findings
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -122,15 +123,18 @@ def _options(connection: Mapping[str, Any], timeout_seconds: float) -> dict[str,
 
 
 def connection_findings(connection: Mapping[str, Any]) -> list[Finding]:
-    """Report a login that is sent in the clear.
+    """Report a login that is sent in the clear, and nodes that aren't verified.
 
     Raises:
         ConfigurationError: A setting is unknown or invalid.
     """
     values = resolved(connection)
-    return login_findings(
-        contact_points(values), login=bool(values.get("login")), encrypted=wants_tls(values["extra"])
-    )
+    extra, encrypted = values["extra"], wants_tls(values["extra"])
+    unverified = encrypted and not flag(extra, "tls_check_hostname", default=True)
+    return [
+        *login_findings(contact_points(values), login=bool(values.get("login")), encrypted=encrypted),
+        *verification_findings("tls_check_hostname: false" if unverified else ""),
+    ]
 
 
 def contact_points(connection: Mapping[str, Any]) -> list[str]:
@@ -172,12 +176,13 @@ def driver_errors(doing: str) -> Iterator[None]:
     """
     from cassandra import DriverException
     from cassandra.cluster import NoHostAvailable
+    from cassandra.protocol import ErrorMessage
 
     try:
         yield
     except CdcError:
         raise
-    except (DriverException, NoHostAvailable, OSError) as error:
+    except (DriverException, ErrorMessage, NoHostAvailable, OSError, UnicodeError) as error:
         raise translated(error, doing) from error
 
 
@@ -185,6 +190,7 @@ def translated(error: BaseException, doing: str) -> CdcError:
     """Return the package's exception for an error of the driver."""
     import cassandra as driver
     from cassandra.cluster import NoHostAvailable
+    from cassandra.protocol import SyntaxException
 
     causes = [error]
     if isinstance(error, NoHostAvailable):
@@ -209,11 +215,13 @@ def translated(error: BaseException, doing: str) -> CdcError:
                 found=_first_line(cause),
                 remedy="check the connection's extra: tls_ca_file, trustStore.location, tls_check_hostname",
             )
-        if isinstance(cause, (driver.InvalidRequest, driver.UnsupportedOperation)):
+        if isinstance(
+            cause, (driver.InvalidRequest, driver.UnsupportedOperation, SyntaxException, UnicodeError)
+        ):
             return ConfigurationError(f"{doing} was rejected by the cluster", found=_first_line(cause))
     cause = causes[0]
     problem, remedy = next(
-        (known for kind, known in _KNOWN_FAILURES.items() if isinstance(cause, getattr(driver, kind))),
+        (_KNOWN_FAILURES[kind.__name__] for kind in type(cause).__mro__ if kind.__name__ in _KNOWN_FAILURES),
         ("got no response", "check host, port, TLS and that the nodes are up and reachable"),
     )
     return TransientError(
@@ -234,6 +242,7 @@ _KNOWN_FAILURES: Final = {
         "failed on replicas that responded",
         "see their logs: too many tombstones (tombstone_failure_threshold), a corrupt SSTable",
     ),
+    "ServerError": ("failed in the server", "see the node's log"),
 }
 """Problem and remedy by class of the driver's errors."""
 

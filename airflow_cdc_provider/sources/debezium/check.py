@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_cdc_provider.changes.inferred_columns import FIELD_COUNTS
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SCHEMA
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
+from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.kafka.consumer import MessageRange, read_range
 from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -21,7 +21,7 @@ from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import FRAMED, DebeziumOptions
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
-from airflow_cdc_provider.sources.findings import login_findings, name_findings
+from airflow_cdc_provider.sources.findings import kafka_findings, name_findings
 
 _MOST_SAMPLED: Final = 20
 _LAST: Final = 3
@@ -57,7 +57,7 @@ def check_topics(
             )
         ]
     findings = [Finding("ok", "brokers", f"{settings.servers} answers")]
-    findings += login_findings(settings.servers.split(","), login=settings.has_plain_login, encrypted=False)
+    findings += kafka_findings(settings)
     if not topics:
         return [
             *findings,
@@ -112,32 +112,21 @@ def _names(
     return names
 
 
-def require_one_topic(table: str, topics: Collection[str]) -> None:
-    """Refuse a table whose rows are in several topics: which of two rows of a key is newer is unknown.
-
-    Raises:
-        ConfigurationError: There are several topics.
-    """
-    if len(topics) > 1:
-        raise ConfigurationError(
-            f"the rows of {table} are in several topics, whose order is unknown",
-            expected="one topic, since a key's newest row has the greatest offset",
-            found=", ".join(sorted(topics)),
-            remedy="select one of them in source.topics, by a connector with a name and a lake.namespace of "
-            "its own for each",
-        )
-
-
 def _shared_tables(topics: Iterable[str]) -> Iterator[Finding]:
     """Report tables whose rows are in several topics."""
     of_tables: dict[str, list[str]] = {}
     for topic in topics:
         of_tables.setdefault(table_of(topic), []).append(topic)
     for table, own in of_tables.items():
-        try:
-            require_one_topic(table, own)
-        except ConfigurationError as error:
-            yield Finding("warning", table, f"it is left out: {error.message}: {error.found}", error.remedy)
+        if len(own) > 1:
+            yield Finding(
+                "warning",
+                table,
+                f"its rows are in several topics, whose order is unknown: {', '.join(sorted(own))}. Those of "
+                "the topic that is captured first are merged, the others are quarantined",
+                "select one of them in source.topics, by a connector with a name and a lake.namespace of its "
+                "own for each",
+            )
 
 
 def _sample(

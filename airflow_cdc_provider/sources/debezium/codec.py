@@ -162,7 +162,7 @@ class DebeziumCodec(Codec):
 
     def decode(self, changes: pa.RecordBatch, fences: Sequence[Fence]) -> Decoded:
         """Decode changes, each with its own schema."""
-        return decode(changes, self.form, self.rows.schemas, fences)
+        return decode(changes, self.form, self.rows.schemas, fences, self.rows.topic)
 
     def patch(self, states: pa.Array, patches: pa.Array, offsets: Ints) -> pa.Array:
         """Fill in values that events don't contain (see :func:`.patches.apply_patches`)."""

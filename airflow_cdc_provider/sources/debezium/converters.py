@@ -35,13 +35,21 @@ BAD_SCHEMA: Final = 5
 """Only the schema of rows is invalid: a fault only if the message has a row."""
 WRONG_SCHEMA: Final = 6
 LARGE: Final = 7
+DENIED_ID: Final = 8
+UNREADABLE_ID: Final = 9
+NOT_LOOKED_UP: Final = 10
 FAULTS: Final[Mapping[int, str]] = {
     NO_JSON: "MALFORMED: the message is not a JSON object",
     UNFRAMED: "NOT-FRAMED: the message doesn't start with a zero byte and a schema id; see "
     "source.key_converter and value_converter",
     BROKEN: "MALFORMED: the message doesn't match its schema",
     UNKNOWN_ID: "UNKNOWN-SCHEMA: the registry has no schema with the message's id",
-    BAD_SCHEMA: "BAD-SCHEMA: the message's schema is not a Kafka Connect schema",
+    DENIED_ID: "UNKNOWN-SCHEMA: the registry denies access to the schema with the message's id",
+    UNREADABLE_ID: "UNKNOWN-SCHEMA: the registry answers for other schemas, but its answer for the message's "
+    "id is an error, too large or malformed",
+    NOT_LOOKED_UP: "UNKNOWN-SCHEMA: the message's id was not looked up, because messages of the topic have "
+    "too many other ids",
+    BAD_SCHEMA: "BAD-SCHEMA: the message's schema is not a Kafka Connect schema, or is larger than 1 MiB",
     WRONG_SCHEMA: "BAD-SCHEMA: the registry's schema is of another converter, or has no columns",
     LARGE: f"TOO-LARGE: the JSON of the message exceeds {MOST_BYTES >> 20} MiB, or is disproportionately "
     "larger than the message",
@@ -52,6 +60,9 @@ WRONG_SCHEMAS: Final = (ValueError, TypeError, LookupError, AttributeError, Over
 
 _OF_WRITING: Final = np.array([SOUND, BROKEN, LARGE])
 _HEAD_BYTES: Final = 5
+_MOST_SCHEMA_BYTES: Final = 1 << 20
+"""Largest schema of rows. In a message it is part of a larger one, once for each side of a change."""
+_MOST_TEXT_BYTES: Final = 4 * _MOST_SCHEMA_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +285,7 @@ class _Named:
     def add(self, text: bytes | None) -> str | None:
         """Return the name of the schema of a value's rows, None if it is invalid."""
         try:
-            return self.add_schema(json.loads(text or b""))
+            return None if text and len(text) > _MOST_TEXT_BYTES else self.add_schema(json.loads(text or b""))
         except WRONG_SCHEMAS:
             return None
 
@@ -284,8 +295,10 @@ class _Named:
             row = row_schema(schema, unwrapped=self._unwrapped)
             if row is None:
                 return NO_SCHEMA
-            ConnectField.of(row)
             name, text = name_of(row)
+            if len(text) > _MOST_SCHEMA_BYTES:
+                return None
+            ConnectField.of(row)
         except WRONG_SCHEMAS:
             return None
         self.texts[name] = text

@@ -41,6 +41,7 @@ from airflow_cdc_provider.sources.debezium.json_members import (
     spelled,
 )
 from airflow_cdc_provider.sources.debezium.json_texts import strings
+from airflow_cdc_provider.sources.debezium.position import partition_of
 from airflow_cdc_provider.sources.debezium.states import write_states
 
 OLDEST: Final = b""
@@ -55,7 +56,12 @@ _NO_ENVELOPE: Final = 5
 _BROKEN: Final = 6
 _NO_SCHEMA: Final = 7
 _CELLS: Final = 8
+_OTHER_TOPIC: Final = 9
 
+OTHER_TOPIC: Final = (
+    "OTHER-TOPIC: the rows of the table are in another topic, which was captured first, and their order in "
+    "several is unknown; exclude this topic, or capture it by a connector with a lake.namespace of its own"
+)
 _REASONS: Final = {
     _NO_KEY: "NO-KEY: the message has no key that identifies its row; give the table a primary key, "
     "or message.key.columns in Debezium",
@@ -67,6 +73,7 @@ _REASONS: Final = {
     _NO_SCHEMA: "NO-SCHEMA: the schema of the row isn't recorded",
     _CELLS: "CELLS: rows of Cassandra's connector have only the columns that a statement wrote; capture its "
     "commit logs with source cassandra",
+    _OTHER_TOPIC: OTHER_TOPIC,
 }
 
 
@@ -103,7 +110,13 @@ def of_all_origins(fences: Sequence[Fence], origins: Sequence[str]) -> list[Fenc
     ]
 
 
-def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences: Sequence[Fence]) -> Decoded:
+def decode(
+    changes: pa.RecordBatch,
+    form: Form,
+    schemas: Container[str],
+    fences: Sequence[Fence],
+    topic: str = "",
+) -> Decoded:
     """Decode changes of kind ``change``; records of other kinds are skipped.
 
     Args:
@@ -111,8 +124,9 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
         form: The format of rows in values.
         schemas: Names of all known schemas.
         fences: The fences of the table.
+        topic: The topic of the table; empty for any.
     """
-    action, texts = _actions(changes, form, schemas)
+    action, texts = _actions(changes, form, schemas, topic)
     puts = np.flatnonzero(action == _PUT)
     documents = texts.take(pa.array(puts))
     _, found = read_values(documents)
@@ -162,22 +176,26 @@ def decode(changes: pa.RecordBatch, form: Form, schemas: Container[str], fences:
     )
 
 
-def _actions(changes: pa.RecordBatch, form: Form, schemas: Container[str]) -> tuple[Ints, pa.Array]:
+def _actions(
+    changes: pa.RecordBatch, form: Form, schemas: Container[str], topic: str
+) -> tuple[Ints, pa.Array]:
     """Return what becomes of each change, and the texts of their rows."""
     payload = changes.column("payload")
     selected = pc.equal(changes.column("kind"), CHANGE).fill_null(False).to_numpy(zero_copy_only=False)
     tombstone = payload.is_null().to_numpy(zero_copy_only=False)
     data, values = read_values(payload)
     members = members_of(data, values)
-    action, rows = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
+    action, after = _unwrapped(members, values) if form.unwrapped else _enveloped(members)
     action[values.kinds != OBJECT] = _BROKEN
     action[tombstone] = _REMOVE
-    texts = _texts(data, rows)
+    texts = _texts(data, after)
     action[(action == _PUT) & texts.is_null().to_numpy(zero_copy_only=False)] = _NO_ROW
     names = changes.column("schema_id").fill_null(NO_SCHEMA)
     action[(action == _PUT) & ~_known(names, schemas)] = _NO_SCHEMA
     no_key = changes.column("key").is_null().to_numpy(zero_copy_only=False)
     action[no_key & np.isin(action, (_PUT, _REMOVE))] = _NO_KEY
+    if topic:
+        action[_of_other_topics(changes.column("origin"), topic)] = _OTHER_TOPIC
     action[~selected] = _NOTHING
     return action, texts
 
@@ -225,6 +243,13 @@ def _known(names: pa.Array, schemas: Container[str]) -> Flags:
     if not len(known):
         return np.zeros(len(names), np.bool_)
     found: Flags = known[distinct.indices.to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _of_other_topics(origins: pa.Array, topic: str) -> Flags:
+    distinct = pc.dictionary_encode(origins)
+    others = np.array([partition_of(one)[0] != topic for one in distinct.dictionary.to_pylist()], np.bool_)
+    found: Flags = others[distinct.indices.to_numpy(zero_copy_only=False)]
     return found
 
 

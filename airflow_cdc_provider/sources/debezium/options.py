@@ -81,6 +81,12 @@ class DebeziumAdvanced:
         500,
         minimum=0,
     )
+    max_message_bytes: int = option(
+        "Largest message, key and value together; larger ones are quarantined without them",
+        64 << 20,
+        minimum=1 << 10,
+        check=lambda value: "" if value <= 1 << 30 else "at most 1 GiB",
+    )
     unavailable_value: str = option(
         "Debezium's unavailable.value.placeholder: the placeholder of an unavailable value",
         "__debezium_unavailable_value",

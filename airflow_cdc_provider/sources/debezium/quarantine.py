@@ -20,11 +20,12 @@ stays quarantined, for a reason that isn't retried.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,12 +33,13 @@ from airflow_cdc_provider.changes.record import QUARANTINE, SCHEMA
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.kafka.consumer import MessageRange
-from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.converters import Converter, Values
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
-from airflow_cdc_provider.sources.debezium.records import Messages, RecordedSchema
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Messages
 from airflow_cdc_provider.sources.debezium.registered import Registered
 
 log = logger(__name__)
@@ -54,7 +56,8 @@ class UnknownSchemaReader:
     """Retries records of kind ``quarantine``. Picklable: each task starts with fresh state.
 
     Args:
-        reader: Reads messages; its registry is queried once per id, and not at all after a failure.
+        reader: Reads messages; its registry is queried once per id, for a bounded number of ids of each
+            topic, and not at all after a failure.
         partitions: Number of partitions by topic.
         given_up_before_us: Records captured before this are given up if their schema is still unknown, µs
             since 1970; 0 for none.
@@ -76,7 +79,7 @@ class UnknownSchemaReader:
         retried = retried.append_column("epoch", pc.binary_slice(retried["position"], 0, 4))
         retried = retried.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
         of_epochs = retried.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
-        seen: set[RecordedSchema] = set()
+        seen = RecordedSchemas(self.reader.known)
         first = 0
         for count in of_epochs["count_all"].to_pylist():
             of_epoch = retried.slice(first, count).to_batches()[0]
@@ -105,15 +108,18 @@ class UnknownSchemaReader:
         return reader
 
     @cached_property
-    def _converters(self) -> tuple[Converter, Converter]:
-        """The converters of keys and values; schemas are compiled once."""
-        return self._task_reader.converters()
+    def _converters(self) -> Callable[[str], tuple[Converter, Converter]]:
+        """Return the converters of a topic's keys and values, which compile schemas once.
+
+        Each topic has its own, because the lookups of each are bounded.
+        """
+        return lru_cache(maxsize=None)(lambda topic: self._task_reader.converters())
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the state of a task: the next one queries the registry again."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def _read(self, records: pa.RecordBatch, seen: set[RecordedSchema]) -> Iterator[pa.RecordBatch]:
+    def _read(self, records: pa.RecordBatch, seen: RecordedSchemas) -> Iterator[pa.RecordBatch]:
         """Retry the records of one epoch of a partition, in order."""
         reader = self._task_reader
         topic, partition = partition_of(records["origin"][0].as_py())
@@ -127,12 +133,13 @@ class UnknownSchemaReader:
             captured_us=0,
         )
         feed = reader.feed(part)
-        keys, values = self._converters
+        keys, values = self._converters(topic)
         feed = replace(
             feed, strict=False, is_late=True, key_converter=_UnreadKeys(keys), value_converter=values
         )
         times_ms = pc.divide(records["committed_at"].cast(pa.int64()), 1000).fill_null(-1)
-        messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy())
+        too_large = np.zeros(len(offsets), np.bool_)
+        messages = Messages(records["key"], records["payload"], offsets, times_ms.to_numpy(), too_large)
         yield from read_parted(messages, feed, seen, Counter())
 
 
@@ -182,7 +189,7 @@ class _RegistryUntilFailure:
         self._registry = registry
         self.failed = False
 
-    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+    def schema_of(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
         """Return a schema, None if there is none, or after a failure."""
         if self.failed:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,8 @@ from airflow_cdc_provider.sources.debezium.converters import (
     TextConverter,
 )
 from airflow_cdc_provider.sources.debezium.options import ConverterName, DebeziumOptions
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchema, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.registered import Registered, RegisteredSchemas
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class SliceReader(Reader):
         settings: Settings of the consumer.
         options: The source's options.
         selects: Returns whether a table is captured.
-        known: Topics, tables and schema names that are already recorded.
+        known: The bytes of each recorded schema.
+        owners: The topic of each table that has recorded rows.
         registry: The schema registry of messages with schema ids.
         takes_envelopes: Whether unwrapped values may be envelopes.
         build: Builds the consumer; librdkafka's by default.
@@ -68,7 +70,8 @@ class SliceReader(Reader):
     settings: ClientSettings
     options: DebeziumOptions
     selects: Callable[[str], bool]
-    known: frozenset[RecordedSchema] = frozenset()
+    known: Mapping[RecordedSchema, int] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
     registry: Registered | None = None
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
@@ -77,10 +80,11 @@ class SliceReader(Reader):
         """Read slices; count skipped messages."""
         for part in parts:
             feed = self.feed(part)
-            seen: set[RecordedSchema] = set()
+            seen = RecordedSchemas(self.known)
             found = read_range(self.settings, part.range, self.options.isolation, self.build)
             for portion in _portions(message for messages in found for message in messages):
-                yield from read_parted(_columns(portion), feed, seen, metrics.skipped)
+                read = _columns(portion, self.options.advanced.max_message_bytes)
+                yield from read_parted(read, feed, seen, metrics.skipped)
 
     def feed(self, part: TopicSlice) -> Feed:
         """Return how a slice's messages are converted."""
@@ -95,7 +99,7 @@ class SliceReader(Reader):
             is_only=part.partitions == 1,
             strict=self.options.advanced.strict,
             selects=self.selects,
-            known=self.known,
+            owners=self.owners,
             key_converter=keys,
             value_converter=values,
             takes_envelopes=self.takes_envelopes,
@@ -115,7 +119,7 @@ class SliceReader(Reader):
 
 
 def read_parted(
-    messages: Messages, feed: Feed, seen: set[RecordedSchema], skipped: Counter[tuple[str, str]]
+    messages: Messages, feed: Feed, seen: RecordedSchemas, skipped: Counter[tuple[str, str]]
 ) -> Iterator[pa.RecordBatch]:
     """Read messages, split into parts if they don't fit one Arrow batch.
 
@@ -146,7 +150,7 @@ def _portions(messages: Iterable[Message]) -> Iterator[list[Message]]:
     portion: list[Message] = []
     size = 0
     for message in messages:
-        own = len(message.value() or b"") + len(message.key() or b"")
+        own = _bytes(message)
         if portion and (size + own > _PORTION_BYTES or len(portion) == _PORTION_MESSAGES):
             yield portion
             portion, size = [], 0
@@ -156,13 +160,24 @@ def _portions(messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield portion
 
 
-def _columns(portion: Sequence[Message]) -> Messages:
+def _bytes(message: Message) -> int:
+    return len(message.value() or b"") + len(message.key() or b"")
+
+
+def _columns(portion: Sequence[Message], most_bytes: int) -> Messages:
+    """Return messages as arrays; those of more bytes without key and value."""
     times = [message.timestamp() for message in portion]
+    too_large = np.array([_bytes(message) > most_bytes for message in portion], np.bool_)
+    sides = [
+        (None, None) if large else (one.key(), one.value())
+        for one, large in zip(portion, too_large.tolist(), strict=True)
+    ]
     return Messages(
-        pa.array([message.key() for message in portion], pa.binary()),
-        pa.array([message.value() for message in portion], pa.binary()),
+        pa.array([key for key, _ in sides], pa.binary()),
+        pa.array([value for _, value in sides], pa.binary()),
         np.array([message.offset() for message in portion], np.int64),
         np.array([ms if kind != _NO_TIME else -1 for kind, ms in times], np.int64),
+        too_large,
     )
 
 

@@ -35,7 +35,7 @@ from airflow_cdc_provider.formats.json_text import ABSENT, NULL, OBJECT
 from airflow_cdc_provider.formats.kernels import Bytes, Flags, Ints
 from airflow_cdc_provider.sources.debezium import converters
 from airflow_cdc_provider.sources.debezium.converters import Converter, JsonConverter, Values
-from airflow_cdc_provider.sources.debezium.decode import operations_of
+from airflow_cdc_provider.sources.debezium.decode import OTHER_TOPIC, operations_of
 from airflow_cdc_provider.sources.debezium.json_members import Members, members_of
 from airflow_cdc_provider.sources.debezium.json_texts import strings
 from airflow_cdc_provider.sources.debezium.position import (
@@ -44,6 +44,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     encode_positions,
     origin_of,
 )
+from airflow_cdc_provider.sources.debezium.recorded_schemas import TOO_MANY_SCHEMAS, RecordedSchemas
 from airflow_cdc_provider.sources.debezium.values import show_plain
 
 _SOUND: Final = 0
@@ -68,6 +69,9 @@ _NO_TABLE: Final = 12
 _TRUNCATE: Final = 13
 _LATE_TRUNCATE: Final = 14
 _ENVELOPE: Final = 15
+_TOO_LARGE: Final = 16
+_OTHER_TOPIC: Final = 17
+_TOO_MANY_SCHEMAS: Final = 18
 _FIRST_FAULT: Final = _NO_ENVELOPE
 _OF_CONVERTERS: Final = 20
 """Offset of the faults of converters: this number plus the converter's fault."""
@@ -82,11 +86,10 @@ _REASONS: Final[Mapping[int, str]] = {
     "only be in the mirror by now, so the mirror is not truncated; see docs/source-debezium.md",
     _ENVELOPE: "ENVELOPE: the value is a Debezium envelope, not a row; source.envelope: debezium reads "
     "envelopes",
+    _TOO_LARGE: "TOO-LARGE: key and value exceed source.advanced.max_message_bytes; only the topic has them",
+    _OTHER_TOPIC: OTHER_TOPIC,
+    _TOO_MANY_SCHEMAS: TOO_MANY_SCHEMAS,
 }
-
-
-RecordedSchema = tuple[str, str, str]
-"""Topic, table and name of a schema."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,14 @@ class Messages:
         offsets: Offset of each message.
         times_ms: Timestamp of each message, by producer or broker, milliseconds since 1970; negative for
             none.
+        too_large: Which ones are too large; their keys and values are null here.
     """
 
     keys: pa.Array
     values: pa.Array
     offsets: Ints
     times_ms: Ints
+    too_large: Flags
 
     def slice(self, start: int, count: int | None = None) -> Messages:
         """Return ``count`` messages from ``start`` on."""
@@ -114,6 +119,7 @@ class Messages:
             self.values.slice(start, count),
             self.offsets[start:end],
             self.times_ms[start:end],
+            self.too_large[start:end],
         )
 
 
@@ -131,7 +137,7 @@ class Feed:
         is_only: Whether the topic has no other partition.
         strict: Whether to raise an error instead of quarantining a message.
         selects: Returns whether a table is captured.
-        known: Topics, tables and schema names that are already recorded.
+        owners: The topic of each table that has recorded rows.
         key_converter: Reads keys.
         value_converter: Reads values.
         takes_envelopes: Whether unwrapped values may be envelopes, which the caller unwraps.
@@ -147,7 +153,7 @@ class Feed:
     is_only: bool
     strict: bool
     selects: Callable[[str], bool]
-    known: frozenset[RecordedSchema] = frozenset()
+    owners: Mapping[str, str] = field(default_factory=dict)
     key_converter: Converter = field(default_factory=JsonConverter)
     value_converter: Converter = field(default_factory=JsonConverter)
     takes_envelopes: bool = False
@@ -160,14 +166,14 @@ class Feed:
 
 
 def read_messages(
-    messages: Messages, feed: Feed, seen: set[RecordedSchema], skipped: Counter[tuple[str, str]]
+    messages: Messages, feed: Feed, seen: RecordedSchemas, skipped: Counter[tuple[str, str]]
 ) -> pa.RecordBatch:
     """Convert messages to records.
 
     Args:
         messages: In the order of their offsets.
         feed: The feed of the messages.
-        seen: What is recorded, as in ``feed.known``; what is newly recorded is added.
+        seen: What is recorded; what is newly recorded is added.
         skipped: Skipped messages are counted here.
 
     Returns:
@@ -178,35 +184,19 @@ def read_messages(
         OverflowError: The messages are too large to be read together; nothing is counted.
     """
     values = feed.value_converter.values(messages.values, unwrapped=feed.unwrapped)
-    data, bodies, names = values.data, values.spans, values.names
+    data, bodies = values.data, values.spans
     members = members_of(data, bodies)
     keys, key_faults = feed.key_converter.keys(messages.keys)
+    keys = pc.if_else(pa.array(key_faults != converters.SOUND), messages.keys, keys)
     tables = _tables(members, feed)
     letters = operations_of(members)
     tombstones = messages.values.is_null().to_numpy(zero_copy_only=False) | (bodies.kinds == NULL)
-    nameless = tables.is_null().to_numpy(zero_copy_only=False)
-    bad_keys = key_faults != converters.SOUND
-    keys = pc.if_else(pa.array(bad_keys), messages.keys, keys)
-    keyless = keys.is_null().to_numpy(zero_copy_only=False)
-
-    outcome = _without_row(members, letters, keys, feed)
-    outcome[tombstones & (nameless | keyless)] = _TOMBSTONE
-    outcome[~tombstones & (bodies.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
-    has_fault = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
-    outcome[has_fault] = _OF_CONVERTERS + values.faults[has_fault]
-    outcome[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
-    if not feed.unwrapped:
-        outcome[(outcome == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
-    outcome[(outcome == _SOUND) & nameless] = _NO_TABLE
-    outcome[(outcome == _SOUND) & ~_selected(tables, feed)] = _OTHER_TABLE
-    of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
-    outcome[(outcome == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
+    outcome = _outcomes(values, members, tables, keys, key_faults, tombstones, feed)
+    outcome[messages.too_large] = _TOO_LARGE
     truncates = (outcome == _SOUND) & (letters == ord("t"))
-    if not feed.is_only:
-        outcome[truncates] = _TRUNCATE
-    elif feed.is_late:
-        # As the newest truncate it would delete newer rows that are only in the mirror by now.
-        outcome[truncates] = _LATE_TRUNCATE
+    rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
+    schemas, refused = _schemas(feed, messages, tables, values, rows, seen)
+    outcome[refused] = _TOO_MANY_SCHEMAS
     quarantined = outcome >= _FIRST_FAULT
     if feed.strict and quarantined.any():
         first = int(quarantined.argmax())
@@ -230,8 +220,43 @@ def read_messages(
         reasons=_reasons(values, outcome, messages, feed),
         payload=pc.if_else(pa.array(quarantined), messages.values, payload),
     ).take(pa.array(np.flatnonzero((outcome == _SOUND) | quarantined)))
-    rows = np.flatnonzero((outcome == _SOUND) & ~truncates & ~tombstones)
-    return _concat([records, *_schemas(feed, messages, tables, names, values.schemas, rows, seen)])
+    return _concat([records, *schemas])
+
+
+def _outcomes(
+    values: Values,
+    members: Members,
+    tables: pa.Array,
+    keys: pa.Array,
+    key_faults: Ints,
+    tombstones: Flags,
+    feed: Feed,
+) -> Ints:
+    """Return what becomes of each message."""
+    letters = operations_of(members)
+    nameless = tables.is_null().to_numpy(zero_copy_only=False)
+    keyless = keys.is_null().to_numpy(zero_copy_only=False)
+    bad_keys = key_faults != converters.SOUND
+    outcome = _without_row(members, letters, keys, feed)
+    outcome[tombstones & (nameless | keyless)] = _TOMBSTONE
+    outcome[~tombstones & (values.spans.kinds != OBJECT)] = _OF_CONVERTERS + converters.NO_JSON
+    has_fault = ~tombstones & (values.faults != converters.SOUND) & (values.faults != converters.BAD_SCHEMA)
+    outcome[has_fault] = _OF_CONVERTERS + values.faults[has_fault]
+    outcome[bad_keys] = _OF_CONVERTERS + key_faults[bad_keys]
+    if not feed.unwrapped:
+        outcome[(outcome == _SOUND) & ~tombstones & (letters == 0)] = _NO_ENVELOPE
+    outcome[(outcome == _SOUND) & nameless] = _NO_TABLE
+    outcome[(outcome == _SOUND) & ~_selected(tables, feed)] = _OTHER_TABLE
+    of_no_row = ~tombstones & (values.faults == converters.BAD_SCHEMA)
+    outcome[(outcome == _SOUND) & of_no_row] = _OF_CONVERTERS + converters.BAD_SCHEMA
+    truncates = (outcome == _SOUND) & (letters == ord("t"))
+    if not feed.is_only:
+        outcome[truncates] = _TRUNCATE
+    elif feed.is_late:
+        # As the newest truncate it would delete newer rows that are only in the mirror by now.
+        outcome[truncates] = _LATE_TRUNCATE
+    outcome[(outcome == _SOUND) & _of_other_topics(tables, feed)] = _OTHER_TOPIC
+    return outcome
 
 
 def _without_row(members: Members, letters: Bytes, keys: pa.Array, feed: Feed) -> Ints:
@@ -285,10 +310,18 @@ def _filled(texts: pa.Array) -> pa.Array:
 
 
 def _selected(tables: pa.Array, feed: Feed) -> Flags:
+    return _of_names(tables, feed.selects)
+
+
+def _of_other_topics(tables: pa.Array, feed: Feed) -> Flags:
+    return _of_names(tables, lambda table: feed.owners.get(table, feed.topic) != feed.topic)
+
+
+def _of_names(tables: pa.Array, fits: Callable[[str], bool]) -> Flags:
+    """Return whether each table fits; for null, any value."""
     distinct = pc.dictionary_encode(tables)
-    selects = np.array([feed.selects(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
-    numbers = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    found: Flags = selects[numbers]
+    fitting = np.array([fits(name) for name in distinct.dictionary.to_pylist()] or [False], np.bool_)
+    found: Flags = fitting[distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     return found
 
 
@@ -371,27 +404,32 @@ def _schemas(
     feed: Feed,
     messages: Messages,
     tables: pa.Array,
-    names: pa.Array,
-    texts: Mapping[str, bytes],
+    values: Values,
     rows: Ints,
-    seen: set[RecordedSchema],
-) -> list[pa.RecordBatch]:
-    """Build a record of each new schema, after the first message with it."""
+    seen: RecordedSchemas,
+) -> tuple[list[pa.RecordBatch], Ints]:
+    """Build a record of each new schema, after the first message with it; return the rows beyond the most."""
     chosen = pa.array(rows)
-    both = pa.table({"table": tables.take(chosen), "name": names.take(chosen), "row": chosen})
+    both = pa.table({"table": tables.take(chosen), "name": values.names.take(chosen), "row": chosen})
     first = both.group_by(["table", "name"]).aggregate([("row", "min")]).to_pylist()
-    records = []
+    records, refused = [], []
     for one in sorted(first, key=lambda found: found["row_min"]):
         recorded = (feed.topic, one["table"], one["name"])
-        if recorded in seen or recorded in feed.known:
+        if recorded in seen:
             continue
-        seen.add(recorded)
         row = one["row_min"]
+        text = values.schemas.get(one["name"], b"")
+        if not seen.add(recorded, len(text)):
+            refused.append(f"{one['table']} {one['name']}")
+            continue
         at = encode_position(feed.epoch, int(messages.offsets[row])) + AFTER_MESSAGE
-        text = texts.get(one["name"], b"")
         time_ms = int(messages.times_ms[row])
         records.append(_one(feed, one["table"], record.SCHEMA, feed.origin, at, time_ms, one["name"], text))
-    return records
+    if not refused:
+        return records, rows[:0]
+    named = pc.binary_join_element_wise(both["table"], both["name"], " ")
+    beyond = pc.is_in(named, value_set=pa.array(refused)).to_numpy()
+    return records, rows[beyond]
 
 
 def _one(

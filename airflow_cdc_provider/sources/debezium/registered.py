@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
@@ -11,11 +12,19 @@ import pyarrow as pa
 
 from airflow_cdc_provider.formats.arrow_bytes import span_column
 from airflow_cdc_provider.formats.kernels import Bytes, Ints
-from airflow_cdc_provider.kafka.registry import RegisteredSchema
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.debezium.avro_json import avro_to_json
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
-from airflow_cdc_provider.sources.debezium.converters import UNKNOWN_ID, WRONG_SCHEMA, WRONG_SCHEMAS, Compiled
+from airflow_cdc_provider.sources.debezium.converters import (
+    DENIED_ID,
+    NOT_LOOKED_UP,
+    UNKNOWN_ID,
+    UNREADABLE_ID,
+    WRONG_SCHEMA,
+    WRONG_SCHEMAS,
+    Compiled,
+)
 from airflow_cdc_provider.sources.debezium.json_schema import connect_of_json_schema
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
 from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
@@ -24,16 +33,25 @@ log = logger(__name__)
 
 Written = Literal["avro", "protobuf", "json_schema"]
 
+MOST_UNREADABLE: Final = 100
+MOST_SCHEMAS: Final = 1_000
+_MOST_BYTES: Final = 32 << 20
+_MOST_SECONDS: Final = 300.0
+
 
 class Registered(Protocol):
     """Returns schemas by id, as ``kafka.registry.Registry`` does. Picklable."""
 
-    def schema_of(self, schema_id: int) -> RegisteredSchema | None:
+    def schema_of(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
         """Return a schema, None if there is none."""
 
 
 class RegisteredSchemas:
     """Compiles schemas of a registry on first use. Picklable, without the compiled schemas.
+
+    Lookups are bounded, because messages of a few bytes can name any number of ids: after
+    :data:`MOST_UNREADABLE` ids that the registry has no schema for, or 5 minutes for these, and after
+    :data:`MOST_SCHEMAS` schemas, or 32 MiB of these, further ids are not looked up.
 
     Args:
         registry: The schema registry.
@@ -44,6 +62,8 @@ class RegisteredSchemas:
         self._registry = registry
         self._written: Written = written
         self._compiled: dict[tuple[int, tuple[int, ...]], Compiled | int] = {}
+        self._unreadable: set[int] = set()
+        self._seconds, self._bytes = 0.0, 0
 
     @property
     def have_paths(self) -> bool:
@@ -57,14 +77,24 @@ class RegisteredSchemas:
             TransientError: The registry doesn't answer.
             ConfigurationError: The registry rejects the request.
         """
-        if (schema_id, path) not in self._compiled:
-            self._compiled[schema_id, path] = self._compile(schema_id, path)
-        return self._compiled[schema_id, path]
+        known = self._compiled.get((schema_id, path))
+        if known is None:
+            known = self._compile(schema_id, path)
+            if known != NOT_LOOKED_UP:
+                self._compiled[schema_id, path] = known
+        return known
 
     def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
+        is_full = len(self._unreadable) >= MOST_UNREADABLE or self._seconds > _MOST_SECONDS
+        if is_full or len(self._compiled) >= MOST_SCHEMAS or self._bytes > _MOST_BYTES:
+            return NOT_LOOKED_UP
+        started = time.monotonic()
         found = self._registry.schema_of(schema_id)
-        if found is None:
-            return UNKNOWN_ID
+        if not isinstance(found, RegisteredSchema):
+            self._unreadable.add(schema_id)
+            self._seconds += time.monotonic() - started
+            return UNKNOWN_ID if found is None else DENIED_ID if found.denied else UNREADABLE_ID
+        self._bytes += found.size
         kind, compile_schema = _FORMS[self._written]
         if found.type != kind:
             log.warning("schema %d of the registry is of type %s, not %s", schema_id, found.type, kind)

@@ -24,9 +24,14 @@ from airflow_cdc_provider.sources.debezium.connect_schema import (
     WIDEST_DECIMAL,
     ConnectField,
 )
+from airflow_cdc_provider.sources.debezium.position import partition_of
+from airflow_cdc_provider.sources.debezium.reader import table_of
 
 HIDDEN: Final = frozenset({"__deleted", "__op"})
 """Members that ExtractNewRecordState adds to a row."""
+
+MOST_COLUMNS: Final = 5_000
+"""Most columns of schemas, and most fields of a struct of several; other values are in the rest."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,26 +42,30 @@ class TableRows:
 
     Args:
         table: ``database.table``.
+        topic: The topic of its rows; empty if there are none.
         schemas: Schemas by name, oldest first.
         plain: Whether there are rows without a schema.
         kept: The names that columns of the mirror have already, by name at the source.
     """
 
     table: str
+    topic: str = ""
     schemas: Mapping[str, ConnectField] = field(default_factory=dict)
     plain: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: str, records: Iterable[Mapping[str, Any]]) -> TableRows:
-        """Read records of kind ``schema``; records of other kinds and tables are skipped."""
+        """Read records of kind ``schema``; records of other kinds, tables and topics are skipped."""
         own = [one for one in records if one["kind"] == SCHEMA and one["source_table"] == table]
+        topic = owners(own).get(table, "")
+        own = [one for one in own if partition_of(one["origin"])[0] == topic]
         own.sort(key=lambda one: (one["committed_at"] or _EPOCH, bytes(one["position"]), one["origin"]))
         schemas: dict[str, ConnectField] = {}
         for one in own:
             if one["schema_id"] != NO_SCHEMA:
                 schemas.setdefault(one["schema_id"], ConnectField.of(json.loads(bytes(one["payload"]))))
-        return cls(table, schemas, any(one["schema_id"] == NO_SCHEMA for one in own))
+        return cls(table, topic, schemas, any(one["schema_id"] == NO_SCHEMA for one in own))
 
     @property
     def known(self) -> bool:
@@ -68,6 +77,9 @@ class TableRows:
         """The name in the mirror of each column of a schema."""
         fields = [one for schema in self.schemas.values() for one in schema.fields if one.name not in HIDDEN]
         names = dict.fromkeys(one.name for one in fields)
+        if len(names) > MOST_COLUMNS:
+            first = sorted(names, key=lambda name: name not in self.kept)
+            names = dict.fromkeys(first[:MOST_COLUMNS])
         return column_names(names, self.kept, (REST, *self.kept.values()))
 
     @cached_property
@@ -84,12 +96,28 @@ class TableRows:
     def columns(self) -> dict[str, pa.DataType]:
         """The columns of all schemas by their name in the mirror, with their lake types."""
         found: dict[str, pa.DataType] = {}
-        for name, newest in self.fields.items():
-            for schema in self.schemas.values():
-                own = schema.field(newest.name)
-                if own is not None:
-                    found[name] = unified(found[name], own.lake_type) if name in found else own.lake_type
-        return found
+        for schema in self.schemas.values():
+            for one in schema.fields:
+                name = self.lake_names.get(one.name, "")
+                if name and schema.field(one.name) is one:
+                    found[name] = unified(found[name], one.lake_type) if name in found else one.lake_type
+        return {name: found[name] for name in self.fields}
+
+
+def owners(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the topic of each table: that of its first record, of several at once the one with its name.
+
+    Rows of a table in several topics have no order, so those of other topics are quarantined.
+
+    Args:
+        records: Records of kind ``schema``.
+    """
+    first: dict[str, tuple[datetime, bool, str]] = {}
+    for one in records:
+        table, topic = one["source_table"], partition_of(one["origin"])[0]
+        rank = (one["captured_at"] or _EPOCH, table_of(topic) != table, topic)
+        first[table] = min(rank, first.get(table, rank))
+    return {table: topic for table, (_, _, topic) in first.items()}
 
 
 def unified(old: pa.DataType, new: pa.DataType) -> pa.DataType:
@@ -108,7 +136,7 @@ def unified(old: pa.DataType, new: pa.DataType) -> pa.DataType:
         types = {one.name: one.type for one in new}
         for one in old:
             types[one.name] = unified(one.type, types[one.name]) if one.name in types else one.type
-        return new if clash(types) else pa.struct(list(types.items()))
+        return new if clash(types) or len(types) > MOST_COLUMNS else pa.struct(list(types.items()))
     if pa.types.is_list(old) and pa.types.is_list(new):
         return pa.list_(pa.field("element", unified(old.value_type, new.value_type)))
     if pa.types.is_map(old) and pa.types.is_map(new):

@@ -26,7 +26,7 @@ from airflow_cdc_provider.sources.debezium.capture import (
     more_partitions,
     plan_batch,
 )
-from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics, require_one_topic
+from airflow_cdc_provider.sources.debezium.check import check_topics, missing_topics
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.options import EARLIEST, LATEST, SOURCE_REGISTRY, DebeziumOptions
@@ -40,8 +40,9 @@ from airflow_cdc_provider.sources.debezium.position import (
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
-from airflow_cdc_provider.sources.debezium.schema_history import TableRows
+from airflow_cdc_provider.sources.debezium.schema_history import TableRows, owners
 from airflow_cdc_provider.sources.debezium.states import spellings
+from airflow_cdc_provider.sources.findings import registry_findings
 
 _MAX_REPORTED: Final = 5
 
@@ -113,7 +114,8 @@ class DebeziumSource(Source):
         """Check the brokers, the topics and the last messages of partitions."""
         registry = self._registry_for(RetryTimeouts())
         reader = SliceReader(self._settings, self._options, self._selects, registry=registry)
-        return check_topics(self._settings, self._options, reader, self._form)
+        findings = registry_findings(registry.settings.client, "source.registry") if registry else []
+        return [*findings, *check_topics(self._settings, self._options, reader, self._form)]
 
     def tables(self) -> list[str]:
         """Return the selected tables with captured rows, sorted."""
@@ -153,12 +155,8 @@ class DebeziumSource(Source):
 
         Raises:
             SchemaUnknown: No row of it was captured.
-            ConfigurationError: Its rows are in several topics.
         """
         rows = TableRows.of(table, self._records)
-        require_one_topic(
-            table, {partition_of(one["origin"])[0] for one in self._records if one["source_table"] == table}
-        )
         if not rows.known:
             raise SchemaUnknown(
                 f"no row of {table} was captured yet", expected="an event of it", found="none"
@@ -301,12 +299,20 @@ class DebeziumSource(Source):
         )
 
     def _reader(self, patience: RetryTimeouts) -> SliceReader:
-        known = frozenset(
-            (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or "")
+        known = {
+            (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or ""): len(
+                one["payload"] or b""
+            )
             for one in self._records
+        }
+        return SliceReader(
+            self._settings,
+            self._options,
+            self._selects,
+            known,
+            owners(self._records),
+            self._registry_for(patience),
         )
-        registry = self._registry_for(patience)
-        return SliceReader(self._settings, self._options, self._selects, known, registry)
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
         """Raise ``ConfigurationError``: topics can't be queried for a table's rows."""

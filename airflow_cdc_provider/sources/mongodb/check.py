@@ -12,11 +12,16 @@ from pymongo import MongoClient, errors, timeout
 
 from airflow_cdc_provider.exceptions import CdcError, PositionLost, listed
 from airflow_cdc_provider.sources.contract import Finding
-from airflow_cdc_provider.sources.findings import login_findings, name_findings
+from airflow_cdc_provider.sources.findings import login_findings, name_findings, verification_findings
 from airflow_cdc_provider.sources.mongodb.capture import ChangeStream
 from airflow_cdc_provider.sources.mongodb.change_stream.pipeline import SPLIT_SINCE
 from airflow_cdc_provider.sources.mongodb.codec import MongodbCodec, field_counts
-from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues, await_server, cluster_time
+from airflow_cdc_provider.sources.mongodb.connection import (
+    ConnectionValues,
+    await_server,
+    cluster_time,
+    encrypted,
+)
 from airflow_cdc_provider.sources.mongodb.driver.oplog import BEGIN, oldest_time
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import UNAUTHORIZED, translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -111,7 +116,7 @@ def check_deployment(
     except CdcError as error:
         return [_failed("connection", error)]
     try:
-        findings = [*_chosen(values, options), *_server(client, options)]
+        findings = [*_chosen(values, client, options), *_server(client, options)]
         if any(finding.level == "error" for finding in findings):
             return findings
         findings += _collections(client, options, selects)
@@ -128,7 +133,7 @@ def _failed(subject: str, error: CdcError) -> Finding:
     return Finding("error", subject, message, remedy or "see the server's log")
 
 
-def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Finding]:
+def _chosen(values: ConnectionValues, client: MongoClient, options: MongodbOptions) -> Iterator[Finding]:
     """Verify the options, without a server."""
     if options.scope == "deployment" and options.target:
         yield Finding(
@@ -137,14 +142,8 @@ def _chosen(values: ConnectionValues, options: MongodbOptions) -> Iterator[Findi
             f"target {options.target} has no effect with scope deployment, which watches all databases",
             "choose scope database or collection, or remove target",
         )
-    yield from login_findings(values.servers, login=values.has_login, encrypted=values.encrypted)
-    if unverified := values.unverified:
-        yield Finding(
-            "warning",
-            "TLS",
-            f"{unverified} is on: the server's identity is not verified",
-            "remove it, and set tlsCAFile to the certificate authority",
-        )
+    yield from login_findings(values.servers, login=values.has_login, encrypted=encrypted(client))
+    yield from verification_findings(values.unverified)
     if skipped := ", ".join(options.stream.skipped_operations):
         yield Finding(
             "warning",

@@ -22,12 +22,15 @@ from pymongo import AsyncMongoClient, MongoClient, errors
 from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import parse_uri
 
+from airflow_cdc_provider.connection_settings import check_files, flag
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
 from airflow_cdc_provider.sources.mongodb.authentication import provider_credentials
 from airflow_cdc_provider.sources.mongodb.driver.connection_options import (
-    require_allowed,
+    FILES,
+    checked,
+    require_absent,
     uri_options,
     with_tls,
 )
@@ -93,15 +96,23 @@ class ConnectionValues:
                 "the MongoDB connection has no host",
                 expected="a host, comma-separated hosts, or a mongodb:// string",
             )
-        srv = bool(extra.pop("srv", False))
-        if extra.pop("allow_insecure", False):
-            extra["tlsInsecure"] = True
-        require_allowed(extra)
-        extra = with_tls(extra, uri_options(host), stores)
+        srv = flag(extra, "srv")
         if not host.startswith(("mongodb://", "mongodb+srv://")):
             port = connection.get("port")
             hosts = [h if ":" in h or not port or srv else f"{h}:{port}" for h in host.split(",")]
             host = ("mongodb+srv://" if srv else "mongodb://") + ",".join(hosts)
+        if srv and host.startswith("mongodb://"):
+            raise ConfigurationError(
+                "the MongoDB connection has srv, but its connection string names servers",
+                expected="mongodb+srv://..., or no srv",
+            )
+        own = {name: value for name, value in extra.items() if name not in ("srv", "allow_insecure")}
+        if flag(extra, "allow_insecure"):
+            require_absent(own, "tlsInsecure", "allow_insecure")
+            own["tlsInsecure"] = True
+        of_uri = uri_options(host)
+        checked(dict.fromkeys(of_uri, True), "connection string")  # PyMongo has validated the values
+        extra = with_tls(checked(own, "extra"), of_uri, stores, srv=host.startswith("mongodb+srv://"))
         milliseconds = int(connect_timeout_seconds * 1000)
         options = {
             "appname": _APP_NAME,
@@ -145,6 +156,7 @@ class ConnectionValues:
         if unverified := self.unverified:
             _warn_of(unverified)
         try:
+            check_files(self._chosen, *FILES)
             with pem_options(self.stores) as files:
                 return kind(self.host, **{**self.options, **files, **self._credentials(), **changes})
         except OSError as error:  # a missing file, or an SSLError of its content
@@ -180,29 +192,33 @@ class ConnectionValues:
         return bool(self.credentials or self.authentication or _explicit_options(self.host)[1])
 
     @property
-    def encrypted(self) -> bool:
-        """Whether connections use TLS."""
-        chosen = {name.lower(): value for name, value in self.options.items()} | uri_options(self.host)
-        tls = chosen.get("tls", chosen.get("ssl", self.host.startswith("mongodb+srv://")))
-        return str(tls).lower() == "true"
-
-    @property
     def unverified(self) -> str:
         """The option that disables verification of the server's identity; empty if none does."""
-        chosen = {name.lower(): value for name, value in self.options.items()} | uri_options(self.host)
-        for name in ("tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"):
-            if chosen.get(name.lower()) in (True, "true"):
-                return name
-        return ""
+        names = ("tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames")
+        return next((name for name in names if self._chosen.get(name.lower()) is True), "")
+
+    @property
+    def machine_identity(self) -> str:
+        """The mechanism by which servers get tokens of this machine's identity; empty if none does."""
+        mechanism = str(self._chosen.get("authmechanism", "")).upper()
+        own = mechanism == "MONGODB-OIDC" or (mechanism == "MONGODB-AWS" and not self.has_login)
+        return f"authMechanism {mechanism}" if own else ""
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """Options by their names in lower case."""
+        return {name.lower(): value for name, value in self.options.items()} | uri_options(self.host)
+
+
+def encrypted(client: MongoClient) -> bool:
+    """Return whether a client uses TLS."""
+    return client.options.pool_options._ssl_context is not None
 
 
 def _explicit_options(host: str) -> tuple[set[str], bool]:
     """Return the options of a connection string, in lower case, and whether it names a user."""
-    explicit = set(uri_options(host))
-    if "ssl" in explicit:
-        explicit.add("tls")
     servers = host.partition("://")[2].partition("/")[0].partition("?")[0]
-    return explicit, "@" in servers
+    return set(uri_options(host)), "@" in servers
 
 
 @cache

@@ -23,6 +23,7 @@ Chunks of an incremental snapshot are ranges too, read at an exact cluster time 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -40,7 +41,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError, listed
 from airflow_cdc_provider.formats.bson import Spans, find_in_all
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.backoff import pauses
@@ -56,8 +57,17 @@ from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
 log = logger(__name__)
 
-_CODE: Final = {"$where", "$function", "$accumulator"}
-"""Operators whose argument is JavaScript."""
+_ALLOWED: Final = re.compile(
+    r"""(?x) \$ (?:
+        eq | ne | gt | gte | lt | lte | in | nin | and | or | nor | not | exists | type | mod | regex |
+        options | expr | all | elemMatch | size | bitsAllClear | bitsAllSet | bitsAnyClear | bitsAnySet
+        | literal | cond | ifNull | cmp | add | subtract | multiply | divide | abs | ceil | floor |
+        round | trunc | toLower | toUpper | strLenCP | isNumber | toBool | toDate | toDecimal | toDouble
+        | toInt | toLong | toObjectId | toString | year | month | dayOfMonth | dayOfWeek | hour | minute
+        | second | arrayElemAt
+    )"""
+)
+"""Operators that filters of signals may have: none runs code, loops or multiplies its operands."""
 _NO_HISTORY: Final = (72, 239, 246)
 """Errors of read concern ``snapshot``: unknown option, snapshot too old, snapshot unavailable."""
 _LARGEST_RANGE: Final = 1_000_000
@@ -112,20 +122,24 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
 
 
 def refused_filter(where: str) -> str:
-    """Return why a filter of a signal is refused: it holds code that the server would run.
+    """Return why a filter of a signal is refused: it has an operator that isn't allowed, or code.
+
+    Judged is the BSON that the server gets, where a ``DBRef`` is a document with further members, too.
 
     Raises:
         ConfigurationError: Not a query.
     """
-    left: list[object] = [parse_filter(where)]
+    left: list[object] = [RawBSONDocument(bson.encode(parse_filter(where)))]
     while left:
         one = left.pop()
         if isinstance(one, Mapping):
-            if code := _CODE & one.keys():
-                return f"the server would run code: {', '.join(sorted(code))}"
+            if refused := [name for name in one if name.startswith("$") and not _ALLOWED.fullmatch(name)]:
+                return f"operators that aren't allowed: {listed(refused)}"
             left += one.values()
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, list):
             left += one
+        elif isinstance(one, bson.Code | bson.DBRef):
+            return f"it has a value of type {type(one).__name__}"
     return ""
 
 

@@ -14,6 +14,7 @@ from pymongo import MongoClient
 
 from airflow_cdc_provider.changes.column_names import PREFIX, RESERVED, TakenNames
 from airflow_cdc_provider.changes.inferred_columns import InferredField, infer_field
+from airflow_cdc_provider.exceptions import printable
 from airflow_cdc_provider.sources.mongodb.declared_columns import OWN_COLUMNS
 from airflow_cdc_provider.sources.mongodb.decoding.field_tally import (
     TYPE_NAMES,
@@ -103,7 +104,7 @@ def describe(sample: SchemaSample) -> Iterator[str]:
     A comment lists the types in the sample; ``conflict`` precedes types whose values the column can't hold.
     """
     incomplete = "" if sample.complete else "; the time limit was reached"
-    yield f"# {sample.table}: {sample.documents} documents{incomplete}"
+    yield f"# {printable(sample.table)}: {sample.documents} documents{incomplete}"
     fields = [one for one in sample.fields if one.path != ("_id",)]
     if not fields:
         yield f"{_quoted(sample.table)}: {{}}"
@@ -142,5 +143,8 @@ def _first_index(fields: Sequence[FieldCount], name: str) -> int:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a single-quoted YAML scalar."""
-    return "'" + text.replace("'", "''") + "'"
+    """Return a text as a quoted YAML scalar in one printable line."""
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    escaped = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{"".join(escaped)}"'

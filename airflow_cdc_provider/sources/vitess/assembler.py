@@ -21,7 +21,7 @@ from airflow_cdc_provider.changes.record import DROP, QUARANTINE, SCHEMA, TRUNCA
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.vitess import wire
-from airflow_cdc_provider.sources.vitess.ddl import read_statement
+from airflow_cdc_provider.sources.vitess.ddl import read_statement, recorded_text
 from airflow_cdc_provider.sources.vitess.failures import TRACK_VERSIONS, StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.following import follow
 from airflow_cdc_provider.sources.vitess.gtid import is_real
@@ -399,7 +399,7 @@ class TransactionAssembler:
 
         def record(table: str | None, position: bytes, kind: str) -> dict[str, Any]:
             built = schema_record(
-                payload,
+                recorded_text(payload),
                 DDL,
                 table=table,
                 origin=shard,

@@ -95,11 +95,12 @@ def check_keyspace(
         client = VtgateClient(values)
     except CdcError as error:
         return [_failed("connection", error)]
-    findings = login_findings(
-        [f"{host}:{port}" for host, port in values.addresses],
-        login=bool(values.metadata or (values.vtctld and values.vtctld.metadata)),
-        encrypted=values.tls is not None,
-    )
+    encrypted = values.tls is not None
+    servers = [f"{host}:{port}" for host, port in values.addresses]
+    findings = login_findings(servers, login=bool(values.metadata), encrypted=encrypted)
+    if vtctld := values.vtctld:
+        address = f"{vtctld.host}:{vtctld.port}"
+        findings += login_findings([address], login=bool(vtctld.metadata), encrypted=encrypted)
     with client:
         findings += _server(client, options)
         if _has_errors(findings):

@@ -15,7 +15,7 @@ static authentication; not sent without a login), and in ``extra``:
 ``keepalive_seconds``           interval of pings on an idle connection; 0: none. VTGate closes connections
                                 that ping more often than it allows
                                 (``--grpc-server-keepalive-enforcement-policy-min-time``)
-``max_message_bytes``           the largest accepted message, 4 MiB
+``max_message_bytes``           the largest accepted message, 17 MiB
 ``load_balancing``              policy for several VTGates: ``pick_first`` or ``round_robin``
 ``caller_id``                   caller in VTGate's logs and access lists: a principal, or ``{"principal":
                                 ..., "component": ..., "subcomponent": ...}``
@@ -35,19 +35,20 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, repeat
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from grpc.experimental import ChannelOptions
 
+from airflow_cdc_provider.connection_settings import flag, read_file
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.sources.vitess import protocol
 
 DEFAULT_PORT: Final = 15991
 DEFAULT_VTCTLD_PORT: Final = 15999
-DEFAULT_MESSAGE_BYTES: Final = 4 << 20
+DEFAULT_MESSAGE_BYTES: Final = 17 << 20
+"""What VTGate sends by default, ``--grpc-max-message-size`` of 16 MiB, and a margin."""
 _CONNECT_SECONDS: Final = 5.0
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _POLICIES: Final = ("pick_first", "round_robin")
@@ -86,7 +87,8 @@ class Tls:
         Raises:
             ConfigurationError: A file can't be read.
         """
-        ca, cert, key = (_pem(path) for path in (self.ca_file, self.cert_file, self.key_file))
+        ca = _pem(self.ca_file, "tls_ca_file")
+        cert, key = _pem(self.cert_file, "tls_cert_file"), _pem(self.key_file, "tls_key_file")
         return grpc.ssl_channel_credentials(ca, key, cert)
 
 
@@ -343,8 +345,7 @@ def _tls(extra: Mapping[str, Any]) -> Tls | None:
     files = {
         name.removeprefix("tls_"): str(value) for name, value in extra.items() if name.startswith("tls_")
     }
-    enabled = extra.get("tls", bool(files))
-    if str(enabled).lower() in ("false", "0"):
+    if not flag(extra, "tls", default=bool(files)):
         if files:
             raise ConfigurationError(
                 "the Vitess connection disables TLS",
@@ -358,17 +359,10 @@ def _tls(extra: Mapping[str, Any]) -> Tls | None:
     return Tls(**files)
 
 
-def _pem(path: str) -> bytes | None:
+def _pem(path: str, setting: str) -> bytes | None:
     if not path:
         return None
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} can't be read",
-            expected="a file on each machine that connects: Airflow's workers and triggerer, Spark's driver",
-            found=str(error.strerror),
-        ) from error
+    data = read_file(path, setting)
     if b"-----BEGIN " not in data:
         raise ConfigurationError(f"{path} isn't a PEM file", expected="-----BEGIN ...")
     return data

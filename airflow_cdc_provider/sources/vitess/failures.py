@@ -35,7 +35,10 @@ _START_TEXT: Final = 200
 _END_TEXT: Final = 600
 """VTGate's texts begin with what failed and end with the cause; between are positions, which can be long."""
 
-_LOST: Final = re.compile(r"purged|GTIDSet|not found in the \S+ keyspace")
+_LOST: Final = re.compile(
+    r"purged (?:required )?binary logs|binlog files have been purged|GTIDSet Mismatch"
+    r"|not found in the \S+ keyspace"
+)
 _BEHIND: Final = re.compile(r"cannot determine table columns|failed to reload schema after DDL")
 _UNREADABLE: Final = re.compile(
     r"failed to build ENUM and SET"
@@ -47,7 +50,7 @@ _TABLE: Final = re.compile(
 )
 _PARTIAL_RESHARD: Final = "not all journaling participants are in the stream"
 TRACK_VERSIONS: Final = "if the error persists, start vttablets with --track-schema-versions"
-_TOO_LARGE: Final = re.compile(r"[Rr]eceived message larger than max")
+_TOO_LARGE: Final = re.compile(r"(?:[Rr]eceived|[Ss]end(?:ing)?) message larger than max")
 _CERTIFICATE: Final = (
     "renew VTGate's certificate, or correct the host, or tls_ca_file in the extra of the Airflow connection"
 )
@@ -89,9 +92,12 @@ def failure(doing: str, code: str, details: str) -> CdcError:
     found = f"{code}: {shown.rstrip('.')}"
     if _TOO_LARGE.search(text):
         return ConfigurationError(
-            f"{doing}: a message is larger than allowed",
+            f"{doing}: a message is larger than allowed; the error doesn't name its table",
+            expected="rows, with their state before a change, within max_message_bytes (17 MiB by default) "
+            "and within --grpc-max-message-size (16 MiB) of VTGate and its tablets",
             found=found,
-            remedy="raise max_message_bytes in the connection's extra, or in the connector",
+            remedy="raise the limit that the error has: max_message_bytes in the connection's extra or in "
+            "the connector, or the flag of the servers; or exclude the table with the large row",
         )
     is_behind = _BEHIND.search(text)
     if is_behind or _UNREADABLE.search(text):

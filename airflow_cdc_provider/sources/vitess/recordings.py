@@ -34,17 +34,20 @@ def read_recording(data: bytes | Bytes) -> Recorded:
     """Read a recording, in which each message is preceded by its length as a varint."""
     view, starts, ends, end = wire.split_valid_prefix(data)
     broken: dict[int, str] = {}
+    sound: Ints = np.arange(len(starts))
     first = 0
     while True:
         try:
-            wire.scan(view, starts[first:], ends[first:])
+            events = wire.scan(view, starts[sound[first:]], ends[sound[first:]])
         except wire.BrokenMessage as error:
-            broken[first + error.number] = f"{error.message}: {error.found}"
-            first += error.number + 1
+            numbers = first + error.numbers
+            broken |= dict.fromkeys(sound[numbers].tolist(), f"{error.message}: {error.found}")
+            sound = np.delete(sound, numbers)
+            first = int(numbers[0])
         else:
-            break
-    sound = np.setdiff1d(np.arange(len(starts)), list(broken))
-    events = wire.scan(view, starts[sound], ends[sound])
+            if first == 0:
+                break
+            first = 0  # names of messages before the last broken one weren't checked
     if found := unread_messages(events):
         broken |= {int(sound[number]): reason for number, reason in found.items()}
         sound = np.delete(sound, list(found))

@@ -57,13 +57,13 @@ _JOURNAL: Final = 8
 
 
 class BrokenMessage(CorruptInput):
-    """A message can't be parsed; the others may be valid.
+    """Messages can't be parsed; the others may be valid.
 
     Args:
-        number: Index of the message.
+        numbers: Indices of the messages.
     """
 
-    number: int = 0
+    numbers: Ints = np.zeros(1, np.int64)
 
 
 class ShardTable(NamedTuple):
@@ -174,7 +174,7 @@ def scan(
             ``exclude_keyspace_from_table_name``.
 
     Raises:
-        BrokenMessage: A message is invalid; the error contains its index and the offset.
+        BrokenMessage: The first message with invalid bytes, or all messages with a name that isn't UTF-8.
     """
     view = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if starts is None or ends is None:
@@ -189,7 +189,7 @@ def scan(
         events, found, fault, message, fault_offset = _scan(view, starts, ends, columns, names, changes)
         if fault:
             raise _broken(
-                int(message),
+                np.array([message]),
                 f"Message {message} of a VStream is broken at byte {fault_offset - starts[message]}",
                 f"a VStreamResponse of {ends[message] - starts[message]} bytes",
                 FAULTS[fault],
@@ -200,14 +200,19 @@ def scan(
     column = dict(zip(_COLUMNS, columns[:, :events], strict=True))
     names = names[:, :events]
     numbers, firsts = number_names(view, names)
+    texts = [_texts(view, names[:, first]) for first in firsts]
+    if invalid := [number for number, found in enumerate(texts) if not _are_utf8(found)]:
+        raise _broken(
+            np.unique(column["messages"][np.isin(numbers, invalid)]),
+            "A name in a message of a VStream is broken",
+            "UTF-8",
+            b" ".join(texts[invalid[0]]).hex(" "),
+        )
     return Events(
         data=view,
         throttled=column.pop("throttled") != 0,
         table_numbers=numbers,
-        tables=tuple(
-            _table(view, names[:, first], keyspace_in_names, int(column["messages"][first]))
-            for first in firsts
-        ),
+        tables=tuple(_table(found, keyspace_in_names) for found in texts),
         changes=RowChanges(*changes[:, :found]),
         **column,
     )
@@ -278,20 +283,26 @@ _BODY_STARTS: Final = 9
 _BODY_ENDS: Final = 10
 
 
-def _broken(number: int, message: str, expected: str, found: str) -> BrokenMessage:
+def _broken(numbers: Ints, message: str, expected: str, found: str) -> BrokenMessage:
     error = BrokenMessage(message, expected=expected, found=found)
-    error.number = number
+    error.numbers = numbers
     return error
 
 
-def _table(data: Bytes, offsets: Ints, keyspace_in_names: bool, message: int) -> ShardTable:
-    texts = [data[offsets[i] : offsets[i + 1]].tobytes() for i in (_KEYSPACE, _SHARD, _TABLE)]
+def _texts(data: Bytes, offsets: Ints) -> list[bytes]:
+    return [data[offsets[i] : offsets[i + 1]].tobytes() for i in (_KEYSPACE, _SHARD, _TABLE)]
+
+
+def _are_utf8(texts: list[bytes]) -> bool:
     try:
-        keyspace, shard, table = (text.decode() for text in texts)
-    except UnicodeDecodeError as error:
-        raise _broken(
-            message, f"A name in message {message} of a VStream is broken", "UTF-8", b" ".join(texts).hex(" ")
-        ) from error
+        b"\0".join(texts).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _table(texts: list[bytes], keyspace_in_names: bool) -> ShardTable:
+    keyspace, shard, table = (text.decode() for text in texts)
     return ShardTable(keyspace, shard, table.removeprefix(f"{keyspace}.") if keyspace_in_names else table)
 
 

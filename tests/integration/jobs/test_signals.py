@@ -335,17 +335,22 @@ def test_what_is_asked_for_is_copied_and_nothing_else(
         },
     )
     store.copy("other", identity="wrong", **{"additional-conditions": [
+        {"data-collection": ".*", "filter": '{"n": {"$type": "nothing"}}'}
+    ]})  # fmt: skip
+    store.copy("other", identity="refused", **{"additional-conditions": [
         {"data-collection": ".*", "filter": '{"n": {"$nothing": 1}}'}
     ]})  # fmt: skip
     outcome = store.run()
     assert outcome.ok
-    assert [store.outcome(i) for i in ("nothing", "empty", "unknown", "one", "wrong")] == [
-        "ignored",
-        "ignored",
-        "ignored",
-        "done",
-        "failed",
-    ]
+    outcomes = {i: store.outcome(i) for i in ("nothing", "empty", "unknown", "one", "wrong", "refused")}
+    assert outcomes == {
+        "nothing": "ignored",
+        "empty": "ignored",
+        "unknown": "ignored",
+        "one": "done",
+        "wrong": "failed",
+        "refused": "ignored",
+    }
     assert "data-collections names no table" in caplog.text
     assert sorted(store.copied_ids("blue")) == [4, 6, 8]
     assert len(store.copied("with.dots")) == 10
@@ -467,7 +472,7 @@ def test_a_blocking_copy_that_cannot_be_taken_leaves_all_as_it_was(store: Signal
     store.declare("snapshot", mode="initial")
     store.database.things.insert_many([{"_id": n, "n": n} for n in range(30)])
     store.run()
-    conditions = [{"data-collection": ".*", "filter": {"n": {"$nothing": 1}}}]
+    conditions = [{"data-collection": ".*", "filter": {"n": {"$type": "nothing"}}}]
     store.copy("things", identity="wrong", type="blocking", **{"additional-conditions": conditions})
     assert store.run().ok
     assert store.outcome("wrong") == "failed"
@@ -624,6 +629,26 @@ def test_a_table_of_cassandra_is_read_by_incremental_and_blocking_snapshots(
         outcome = shop.sync(signals_path=str(folder))
         assert outcome.tables[0].snapshot_rows == 20
         assert shop.assert_equal("t") == 20
+
+
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_wrong_filter_of_cassandra_ends_its_request_and_nothing_else(
+    shop: Shop, tmp_path: Path, kind: str
+) -> None:
+    shop.run("CREATE TABLE t (p int PRIMARY KEY, a int) WITH cdc = true")
+    shop.run("INSERT INTO t (p, a) VALUES (1, 1)")
+    shop.declare(snapshot={"mode": "never"})
+    folder = tmp_path / "signals"
+    wrong = ("'Connection refused' = 1", "a not 1", "select = 1")
+    for where in wrong if kind == "blocking" else wrong[:1]:
+        condition = {"data-collection": ".*", "filter": where}
+        request = {"data-collections": [".*"], "type": kind, "additional-conditions": [condition]}
+        send(folder, "execute-snapshot", request, where)
+    send(folder, "execute-snapshot", {"data-collections": [".*"], "type": kind}, "right")
+    outcome = shop.sync(signals_path=str(folder))
+    assert outcome.ok
+    assert outcome.tables[0].snapshot_rows == 1
+    assert shop.assert_equal("t") == 1
 
 
 @pytest.mark.covers("MDB-INC-08", "MDB-SRC-05")

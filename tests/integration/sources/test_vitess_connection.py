@@ -144,13 +144,13 @@ def test_stream_without_keepalive_stays_open_in_silence(vitess_server: VitessSer
 @pytest.mark.covers("VIT-CON-10")
 def test_row_above_the_limit_ends_the_stream_with_the_settings_name(vitess_server: VitessServer) -> None:
     vitess_server.define("lookup", "CREATE TABLE con_large (id bigint PRIMARY KEY, data longblob)")
-    with vitess_server.client() as vtgate:
+    with client(vitess_server.connection, extra={"max_message_bytes": 4 << 20}) as vtgate:
         start = first_position(vtgate)
         with vitess_server.connect("lookup") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO con_large VALUES (1, REPEAT('x', 5000000))")
         with pytest.raises(ConfigurationError, match=r"larger than allowed.*max_message_bytes"):
             list(vtgate.vstream(stream_from(start)))
-    with client(vitess_server.connection, extra={"max_message_bytes": 8 << 20}) as vtgate:
+    with vitess_server.client() as vtgate:
         stream = vtgate.vstream(stream_from(start))
         assert any(len(response) > 5_000_000 for response in stream)
         stream.cancel()

@@ -18,6 +18,10 @@ class FakeMessage:
     name: bytes | None = b"{}"
     failure: KafkaError | None = None
 
+    def __len__(self) -> int:
+        """Return the bytes of the value, as confluent-kafka's messages do: those without any are false."""
+        return len(self.content or b"")
+
     def offset(self) -> int:
         return self.place
 

@@ -197,11 +197,11 @@ TROUBLE: Answer = (503, {}, b"<html>the registry starts</html>")
 
 def test_a_registry_in_trouble_is_waited_for_when_a_schema_is_read() -> None:
     waited: list[float] = []
-    with RecordingRegistrar(*[TROUBLE] * 3, MISSING, TROUBLE, FOUND) as server:
+    with RecordingRegistrar(*[TROUBLE] * 6, MISSING, *[TROUBLE] * 2, FOUND) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
         registry = Registry(settings, waited.append, RetryTimeouts(unavailable_seconds=60))
         assert registry.schema_of(7) == RegisteredSchema("AVRO", '"string"')
-        assert len(server.asked) == 6
+        assert len(server.asked) == 10, "after each error another id is asked for"
     with RecordingRegistrar(TROUBLE) as server:
         settings = replace(server.settings, client={**server.settings.client, "max.retries": 0})
         waited.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
 from airflow_cdc_provider.signals.channels import Channel, ChannelRefused, ResumableChannel
-from airflow_cdc_provider.signals.signal import MalformedSignal, ReceivedSignal, Signal
+from airflow_cdc_provider.signals.signal import LARGEST_BYTES, MalformedSignal, ReceivedSignal, Signal
 from tests.unit.kafka.fake_signal_topic import FakeTopic
 
 LOG = '{"type": "log", "data": {"message": "hello"}}'
@@ -101,8 +102,9 @@ def test_messages_with_the_connectors_key_are_signals_and_others_are_counted(lis
         ('{"type": "dance"}', "its type is 'dance'"),
         ('{"type": "log", "data": "{"}', "its data is not JSON"),
         ('{"type": "log", "data": 7}', "its data is not a JSON object"),
-        ("[" * 100_000, "it is not JSON"),
-        (json.dumps({"type": "log", "data": "[" * 100_000}), "its data is not JSON"),
+        ("[" * 60_000, "it is not JSON"),
+        (json.dumps({"type": "log", "data": "[" * 60_000}), "its data is not JSON"),
+        (" " * LARGEST_BYTES + "x", "it is larger than 65536 bytes"),
     ],
 )
 def test_an_invalid_signal_is_reported_with_topic_and_offset_and_skipped(
@@ -130,6 +132,35 @@ def test_the_first_look_of_a_job_reads_to_the_end_and_later_ones_poll_once(liste
         listening.topic.add(signal(str(number)))
     assert listening.ids() == ["7", "8"]
     assert listening.ids() == ["9"]
+
+
+def test_what_is_read_of_a_flood_is_kept_and_the_next_job_reads_on(listening: Listening) -> None:
+    for _ in range(1_500):
+        listening.topic.add("{}", key="other")
+    listening.topic.add(signal("own"))
+    jobs = 0
+    while True:
+        jobs += 1
+        listening.restart()
+        listening.channel._clock = partial(next, (call / 20 for call in range(100_000)))
+        if listening.ids() == ["own"]:
+            break
+        assert listening.position is not None
+        assert listening.position["offset"] == listening.channel.position["offset"]  # type: ignore[index]
+    assert jobs > 1
+    assert listening.position is not None
+    assert listening.position["offset"] == 1_501
+
+
+def test_signals_of_some_size_wait_until_those_before_them_are_committed(listening: Listening) -> None:
+    large = json.dumps({"type": "log", "data": {"message": "x" * (LARGEST_BYTES - 100)}})
+    for _ in range(200):
+        listening.topic.add(large)
+    rounds = []
+    while found := listening.look():
+        rounds.append(len(found))
+    assert sum(rounds) == 200
+    assert max(rounds) <= 128
 
 
 @pytest.mark.covers("MDB-SIG-09")

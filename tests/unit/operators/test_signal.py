@@ -52,7 +52,7 @@ def test_a_stop_needs_no_data_and_an_id_may_be_given(tmp_path: Path) -> None:
     [
         ({"signal": "make-coffee"}, "execute-snapshot"),
         ({"signal": "execute-snapshot"}, "names no table"),
-        ({"signal": "stop-snapshot", "data": {"type": "blocking"}}, "type must be incremental"),
+        ({"signal": "stop-snapshot", "data": {"type": "initial"}}, "type must be incremental"),
         (
             {"signal": "log", "connector": {**DECLARATION, "signals": {"channels": ["file"]}}},
             "doesn't accept signals from Airflow",

@@ -71,12 +71,12 @@ def test_counts_bear_the_connectors_tags(node: Node, tmp_path: Path, monkeypatch
 
 @pytest.mark.covers("CAS-LIFE-02")
 def test_it_warns_when_nothing_is_cleared_away(
-    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     operator(node, tmp_path, after_transfer="delete", after_commit="keep").execute(TaskContext())
-    assert "are never removed" not in capsys.readouterr().out
+    assert "are never removed" not in caplog.text
     operator(node, tmp_path, after_transfer="keep", after_commit="keep").execute(TaskContext())
-    assert "Cassandra refuses writes to tables with CDC" in capsys.readouterr().out
+    assert "Cassandra refuses writes to tables with CDC" in caplog.text
 
 
 @pytest.mark.parametrize("limit", [None, "", "None", 0, "0", "0.0", "1e9"])

@@ -85,10 +85,10 @@ def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "signals.txt"
     with file.open("wb") as large:
-        large.truncate(1 << 21)
+        large.truncate((8 << 20) + 1)
     channel = FileChannel(file)
     (found,) = channel.receive()
     assert isinstance(found, MalformedSignal)
-    assert "more than 1048576 bytes" in found.reason
+    assert "more than 8388608 bytes" in found.reason
     channel.done()
     assert not os.listdir(tmp_path)

@@ -99,8 +99,8 @@ def test_a_request_that_is_invalid_says_why(data: dict[str, Any], reason: str) -
 
 
 def test_a_stop_must_say_what_kind_of_snapshot_it_means() -> None:
-    assert read_stop({"type": "INCREMENTAL"}) is None
-    assert read_stop({"type": "incremental", "data-collections": ["a"]}) == Names(("a",))
-    for kind in (None, "blocking"):
-        with pytest.raises(InvalidSignal, match="type must be incremental"):
+    assert read_stop({"type": "INCREMENTAL"}) == ("incremental", None)
+    assert read_stop({"type": "blocking", "data-collections": ["a"]}) == ("blocking", Names(("a",)))
+    for kind in (None, "initial"):
+        with pytest.raises(InvalidSignal, match="type must be incremental or blocking"):
             read_stop({"type": kind})

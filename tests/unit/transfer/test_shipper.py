@@ -26,6 +26,12 @@ from tests.unit.transfer.nodes import HOST, Node, files, noise
 Config = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep locks of shippers in the test's folder."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     """Write a configuration: ``config(option=value)``; None leaves an option out."""

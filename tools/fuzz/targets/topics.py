@@ -11,6 +11,7 @@ from dataclasses import replace
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.sources.debezium.converters import Converter, FramedConverter
 from airflow_cdc_provider.sources.debezium.decode import Form
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.records import read_messages
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas, Written
 from airflow_cdc_provider.sources.debezium.states import spellings
@@ -33,7 +34,7 @@ def take(pairs: Pairs, keys: Converter, values: Converter, *, unwrapped: bool) -
     """
     feed = replace(FEED, key_converter=keys, value_converter=values, unwrapped=unwrapped)
     table = Table(feed=feed, form=Form(unwrapped, spellings(PLACEHOLDER)))
-    records = read_messages(messages(pairs), feed, set(), table.skipped)
+    records = read_messages(messages(pairs), feed, RecordedSchemas(), table.skipped)
     records.validate(full=True)
     kinds = Counter(records.column("kind").to_pylist())
     assert sum(table.skipped.values()) + sum(kinds.values()) - kinds["schema"] == len(pairs), "one is lost"

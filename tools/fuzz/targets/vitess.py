@@ -236,7 +236,7 @@ def _value(choices: Choices) -> bytes | None:
 def ddl(choices: Choices) -> None:
     """Parse a statement: what can't be parsed is unknown."""
     text = choices.rest().decode(errors="replace")
-    for one in read_statement.__wrapped__(text):
+    for one in read_statement(text):
         assert one.kind in ("alter", "create", "drop", "truncate")
     base = [seen(typed_fields({"id": "bigint", "v": "varchar(20)"}), 1), ran(text, 2)]
     after = seen(typed_fields({"id": "bigint", "w": "text"}), 3)

@@ -18,19 +18,20 @@ import json
 import os
 import re
 import struct
+import tempfile
 import time
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
 from airflow_cdc_provider.transfer.errors import ERRORS
-from airflow_cdc_provider.transfer.segments import is_host_id
+from airflow_cdc_provider.transfer.segments import is_host_id, is_plausible
 
 _LOG_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})\.log(\.gz)?")
 _INDEX_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})_cdc\.idx")
@@ -177,30 +178,39 @@ def _list_child(top: Path, name: str) -> list[SegmentFile]:
 
 
 def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
-    logs: dict[int, tuple[str, int]] = {}
-    indexes: dict[int, str] = {}
-    for name in sorted(os.listdir(folder)):
-        if match := _LOG_NAME.fullmatch(name):
-            if not match[3] or int(match[2]) not in logs:
-                logs[int(match[2])] = name, int(match[1])
-        elif match := _INDEX_NAME.fullmatch(name):
-            indexes[int(match[2])] = name
+    names = sorted(os.listdir(folder))
+    logs: dict[int, dict[int, str]] = {}
+    for name in names:
+        if match := _LOG_NAME.fullmatch(name):  # a .log comes before its .log.gz, which is ignored
+            logs.setdefault(int(match[2]), {}).setdefault(int(match[1]), name)
     found = []
-    for segment, (name, version) in sorted(logs.items()):
+    indexes = set(names)
+    for segment, versions in sorted(logs.items()):
+        version, name = max(versions.items())
+        bare = SegmentFile(origin, segment, version, str(folder / name), 0, None)
+        if len(versions) > 1:
+            bare = replace(
+                bare, fault=f"{folder} has several segments {segment}: {', '.join(versions.values())}"
+            )
+        elif not is_plausible(segment):
+            bare = replace(bare, fault=f"{bare.path} has an id that no node can have given by now")
         with suppress(FileNotFoundError):  # deleted after it was listed: skip it
-            bare = SegmentFile(origin, segment, version, str(folder / name), 0, None)
-            found.append(_with_status(bare, folder / indexes[segment] if segment in indexes else None))
+            found.append(_with_status(bare, indexed=_index_path(bare).name in indexes))
     tries = 1
     while tries < _INDEX_TRIES and any(file.index_broken for file in found):
         time.sleep(_INDEX_PAUSE_SECONDS)
         tries += 1
-        found = [
-            _with_index(file, folder / indexes[file.segment]) if file.index_broken else file for file in found
-        ]
+        found = [_with_index(file, indexed=True) if file.index_broken else file for file in found]
     return found
 
 
-def _with_status(file: SegmentFile, index: Path | None) -> SegmentFile:
+def _index_path(file: SegmentFile) -> Path:
+    return Path(file.path).with_name(f"CommitLog-{file.version}-{file.segment}_cdc.idx")
+
+
+def _with_status(file: SegmentFile, *, indexed: bool) -> SegmentFile:
+    if file.fault:
+        return file
     try:
         descriptor = open_regular(file.path)
     except FileNotFoundError:
@@ -213,13 +223,13 @@ def _with_status(file: SegmentFile, index: Path | None) -> SegmentFile:
         os.close(descriptor)
     if size > LARGEST_SEGMENT_BYTES:
         return replace(file, fault=f"{file.path} has {size} bytes, more than a segment can have")
-    return _with_index(replace(file, size_bytes=size), index)
+    return _with_index(replace(file, size_bytes=size), indexed=indexed)
 
 
-def _with_index(file: SegmentFile, path: Path | None) -> SegmentFile:
+def _with_index(file: SegmentFile, *, indexed: bool) -> SegmentFile:
     """Read an index, when it was written, and whether it is malformed."""
-    file = replace(file, index_broken=False, fault="")
-    if path is None:
+    file, path = replace(file, index_broken=False, fault=""), _index_path(file)
+    if not indexed:
         return file
     try:
         text, status = read_start(path, _LARGEST_INDEX_BYTES)
@@ -317,7 +327,9 @@ def _parameters(text: bytes, path: str) -> Mapping[str, Any]:
 
 
 class SegmentBytes:
-    """Random access to the bytes of a segment file; ``.gz`` files are decompressed as a whole.
+    """Random access to the bytes of a segment file.
+
+    ``.gz`` files are decompressed as far as they are read, into a file without a name.
 
     Args:
         path: The file.
@@ -325,51 +337,72 @@ class SegmentBytes:
     Raises:
         PositionLost: The file was deleted.
         CorruptInput: It isn't a regular file or can't be read, or the ``.gz`` file can't be decompressed, or
-            holds implausibly much.
+            holds implausibly much; also raised when it is read.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._whole = bytearray()
-        try:
-            self._file = os.fdopen(open_regular(path), "rb")  # closed by __exit__
-            self.length = os.fstat(self._file.fileno()).st_size
-            if path.endswith(".gz"):
-                with self._file:
-                    self._decompress()
-        except FileNotFoundError as error:
-            raise PositionLost(
-                f"segment {path} was deleted before it was read",
-                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
-            ) from error
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise CorruptInput(f"{path} can't be decompressed", found=str(error)) from error
-        except OSError as error:
-            raise CorruptInput(f"segment {path} can't be read", found=error.strerror or str(error)) from error
+        self._packed: gzip.GzipFile | None = None
+        with self._errors():
+            self._file: IO[bytes] = os.fdopen(open_regular(path), "rb")  # closed by __exit__
+        self._length = os.fstat(self._file.fileno()).st_size
+        if path.endswith(".gz"):
+            self._most = min(most_plausible_bytes(self._length), LARGEST_SEGMENT_BYTES)
+            self._stored, self._packed = self._file, gzip.GzipFile(fileobj=self._file)
+            self._file, self._length = tempfile.TemporaryFile(), 0  # noqa: SIM115  # closed by __exit__
 
-    def _decompress(self) -> None:
-        most = most_plausible_bytes(self.length)
-        try:
-            with gzip.open(self._file) as unpacked:
-                while piece := unpacked.read(_PIECE_BYTES):
-                    self._whole += piece
-                    if len(self._whole) > most:
-                        raise CorruptInput(
-                            f"{self.path} isn't decompressed",
-                            expected=f"at most {most} bytes in {self.length}",
-                            found="more",
-                        )
-        except BaseException:
-            self._whole.clear()  # whoever keeps the error keeps its frames
-            raise
-        self.length = len(self._whole)
+    @property
+    def length(self) -> int:
+        """The segment's length."""
+        if self._packed is not None:
+            self._unpack(LARGEST_SEGMENT_BYTES + 1)
+        return self._length
 
     def read(self, at: int, length: int) -> bytes:
         """Return up to ``length`` bytes from an offset; fewer at the end of the file."""
-        if self._file.closed:
-            return bytes(self._whole[at : at + length])
+        if self._packed is not None:
+            self._unpack(at + length)
         self._file.seek(at)
         return self._file.read(length)
+
+    def _unpack(self, end: int) -> None:
+        """Decompress up to an offset, or to the end."""
+        with self._errors():
+            while self._packed is not None and self._length < end:
+                piece = self._packed.read(_PIECE_BYTES)
+                self._file.seek(self._length)
+                self._file.write(piece)
+                self._length += len(piece)
+                if self._length > self._most:
+                    raise CorruptInput(
+                        f"{self.path} isn't decompressed",
+                        expected=f"at most {self._most} bytes",
+                        found="more",
+                    )
+                if not piece:
+                    self._close_packed()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise PositionLost(
+                f"segment {self.path} was deleted before it was read",
+                remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set",
+            ) from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CorruptInput(f"{self.path} can't be decompressed", found=str(error)) from error
+        except OSError as error:
+            raise CorruptInput(
+                f"segment {self.path} can't be read", found=error.strerror or str(error)
+            ) from error
+
+    def _close_packed(self) -> None:
+        if self._packed is not None:
+            self._packed.close()
+            self._packed = None
+            self._stored.close()
 
     def __enter__(self) -> SegmentBytes:
         """Return itself."""
@@ -377,4 +410,5 @@ class SegmentBytes:
 
     def __exit__(self, *error: object) -> None:
         """Close the file."""
+        self._close_packed()
         self._file.close()

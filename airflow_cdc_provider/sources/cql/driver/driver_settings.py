@@ -14,9 +14,9 @@ import difflib
 import re
 import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
+from airflow_cdc_provider.connection_settings import FLAG, parse_flag, read_file
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.masking import remember
 from airflow_cdc_provider.sources.cql.driver.hocon import parse_hocon
@@ -52,12 +52,6 @@ def _positive(value: object) -> float:
 
 def _not_negative(value: object) -> float:
     return 0.0 if float(str(value)) == 0 else _positive(value)
-
-
-def _flag(value: object) -> bool:
-    if str(value).lower() not in ("true", "false"):
-        raise ValueError
-    return str(value).lower() == "true"
 
 
 def _whole(value: object) -> int:
@@ -96,10 +90,10 @@ _PARSERS: Final[Mapping[str, tuple[Callable[[object], Any], str]]] = {
     "page_size": (_whole, "a positive integer"),
     "compression": (_compression, f"one of {', '.join(_COMPRESSIONS)}"),
     "protocol_version": (_protocol, f"one of {', '.join(map(str, _PROTOCOLS))}"),
-    "tcp_keepalive": (_flag, "true or false"),
-    "tcp_nodelay": (_flag, "true or false"),
-    "tls": (_flag, "true or false"),
-    "tls_check_hostname": (_flag, "true or false"),
+    "tcp_keepalive": (parse_flag, FLAG),
+    "tcp_nodelay": (parse_flag, FLAG),
+    "tls": (parse_flag, FLAG),
+    "tls_check_hostname": (parse_flag, FLAG),
 }
 """Parser and expected value of each driver setting in the extra."""
 
@@ -133,15 +127,15 @@ _JAVA_SETTINGS: Final[Mapping[str, tuple[str, Callable[[object], Any]]]] = {
     "advanced.heartbeat.timeout": ("heartbeat_timeout_seconds", _seconds),
     "advanced.protocol.compression": ("compression", _compression),
     "advanced.protocol.version": ("protocol_version", _protocol),
-    "advanced.socket.keep-alive": ("tcp_keepalive", _flag),
-    "advanced.socket.tcp-no-delay": ("tcp_nodelay", _flag),
+    "advanced.socket.keep-alive": ("tcp_keepalive", parse_flag),
+    "advanced.socket.tcp-no-delay": ("tcp_nodelay", parse_flag),
     "advanced.auth-provider.username": ("login", _text),
     "advanced.auth-provider.password": ("password", _text),
     "advanced.ssl-engine-factory.truststore-path": ("trustStore.location", _text),
     "advanced.ssl-engine-factory.truststore-password": ("trustStore.password", _text),
     "advanced.ssl-engine-factory.keystore-path": ("keyStore.location", _text),
     "advanced.ssl-engine-factory.keystore-password": ("keyStore.password", _text),
-    "advanced.ssl-engine-factory.hostname-validation": ("tls_check_hostname", _flag),
+    "advanced.ssl-engine-factory.hostname-validation": ("tls_check_hostname", parse_flag),
 }
 """Java's settings, their names here, and their parsers."""
 
@@ -203,13 +197,10 @@ def read_driver_file(path: str) -> dict[str, Any]:
         ConfigurationError: The file can't be read or parsed, or has an unsupported setting.
     """
     try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        text = read_file(path, _FILE).decode()
+    except UnicodeDecodeError:
         raise ConfigurationError(
-            f"the driver's settings file {path} can't be read",
-            found=str(found),
-            remedy=f"mount it on the driver and all executors, or correct {_FILE}",
+            f"the driver's settings file {path} can't be read", expected="UTF-8"
         ) from None
     values: dict[str, Any] = {"extra": {}}
     for name, value in parse_hocon(text, path).items():
@@ -339,7 +330,17 @@ def _contact_points(value: object, path: str) -> tuple[str, int]:
 
 
 def _with_defaults(connection: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connection's values with a file's as defaults: address and login each as a whole."""
+    """Return a connection's values with a file's as defaults: address and login each as a whole.
+
+    Raises:
+        ConfigurationError: The connection disables TLS, which the file enables.
+    """
+    if file["extra"].get("tls") and connection["extra"].get("tls") is False:
+        raise ConfigurationError(
+            f"the connection disables TLS, but its {_FILE} has settings of TLS",
+            expected="tls: true, or a file without advanced.ssl-engine-factory",
+            remedy="correct the extra of the Airflow connection",
+        )
     values = {**connection, "extra": {**file["extra"], **connection["extra"]}}
     if not connection.get("host") and file.get("host"):
         values |= {"host": file["host"], "port": file["port"]}

@@ -21,9 +21,9 @@ import secrets
 import ssl
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
+from airflow_cdc_provider.connection_settings import check_files, flag, read_file
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.keystores import Keystore, read_keystore
 from airflow_cdc_provider.masking import remember
@@ -65,19 +65,19 @@ def wants_tls(extra: Mapping[str, Any]) -> bool:
     """Return whether a connection's extra enables TLS: by ``tls``, or by any other setting of TLS.
 
     Raises:
-        ConfigurationError: ``tls`` is false, and there are other settings of TLS.
+        ConfigurationError: ``tls`` is false, and there are other settings of TLS; or a flag is invalid.
     """
     named = {name for name in SETTINGS[1:] if extra.get(name) not in (None, "")}
-    enabled = extra.get("tls", bool(named))
-    if extra.get("tls_check_hostname") is True:
-        named.discard("tls_check_hostname")  # the default: the form of a connection always has it
+    enabled = flag(extra, "tls", default=bool(named))
+    if flag(extra, "tls_check_hostname"):
+        named.discard("tls_check_hostname")  # the default: it may be stored without TLS
     if named and not enabled:
         raise ConfigurationError(
             "the connection disables TLS, but has settings of TLS",
             expected=f"tls: true, or none of {', '.join(sorted(named))}",
             remedy="correct the extra of the Airflow connection",
         )
-    return bool(enabled)
+    return enabled
 
 
 def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
@@ -95,9 +95,10 @@ def tls_context(extra: Mapping[str, Any]) -> ssl.SSLContext:
         ConfigurationError: A file can't be used, a password is wrong, or a setting is unknown.
     """
     settings = _settings(extra)
+    check_files(extra, "tls_ca_file", "tls_certificate_file", "tls_key_file")
     try:
         context = _trusting(extra, settings)
-        context.check_hostname = bool(extra.get("tls_check_hostname", True))
+        context.check_hostname = flag(extra, "tls_check_hostname", default=True)
         _identify(context, extra, settings)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
@@ -114,14 +115,8 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, str]:
     settings = dict(_DEFAULTS)
     path = extra.get("tls_config_file")
     if path:
-        try:
-            from_file = parse_properties(
-                Path(path).read_text("latin-1")
-            )  # the encoding of java.util.Properties
-        except OSError as error:
-            raise ConfigurationError(
-                f"tls_config_file {path} can't be read", found=str(error.strerror)
-            ) from None
+        # The encoding of java.util.Properties:
+        from_file = parse_properties(read_file(path, "tls_config_file").decode("latin-1"))
         if unknown := sorted(set(from_file) - set(_DEFAULTS)):
             # Of another file, a line may be a secret.
             own = [name for name in unknown if _OWN_NAME.fullmatch(name)]

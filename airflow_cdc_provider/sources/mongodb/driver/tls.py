@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from airflow_cdc_provider.connection_settings import read_file
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.keystores import Keystore, read_keystore
 
@@ -122,14 +123,7 @@ def _truststore(path: str, password: str, folder: Path) -> str:
 
 
 def _is_pem(path: str, setting: str) -> bool:
-    try:
-        return b"-----BEGIN " in Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{setting} {path} can't be read",
-            expected="a file on each machine that connects: Airflow's workers, Spark's driver and executors",
-            found=str(error.strerror),
-        ) from error
+    return b"-----BEGIN " in read_file(path, setting)
 
 
 def _pem(certificates: tuple[bytes, ...]) -> bytes:

@@ -24,6 +24,7 @@ from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.sources.cassandra.events.recording import _source
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from airflow_cdc_provider.sources.debezium.reader import TopicSlice
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.records import Messages, read_messages
 from tests.unit.sources.cassandra.events.reread_cluster import RECORDING
 from tests.unit.sources.debezium.registry_writers import Registered
@@ -75,8 +76,8 @@ def contents(**publish: Any) -> Contents:
         settings = ClientSettings({"bootstrap.servers": "none:9092"})
         reader = topic_reader(connector, settings, [topic], registry)
         feed = reader.feed(TopicSlice(MessageRange(topic, 0, 0, count), 0, 1, topic, 0))
-        messages = Messages(keys, values, places, np.full(count, -1))
-        read = read_messages(messages, feed, set(), {})  # type: ignore[arg-type]
+        messages = Messages(keys, values, places, np.full(count, -1), np.zeros(count, np.bool_))
+        read = read_messages(messages, feed, RecordedSchemas(), {})  # type: ignore[arg-type]
         read = read.filter(pc.equal(read["kind"], "change"))
         schema = schemas[topic.partition(".")[2]]
         form = row_form(connector, schema)

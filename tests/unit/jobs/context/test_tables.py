@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import partial
+from operator import contains
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +15,12 @@ from airflow_cdc_provider.jobs.context.tables import refused_tables, selected_ta
 from tests.unit.jobs.runs import FakeSource, run_of
 
 
-def tables_of(tables: list[str], lake: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+def tables_of(tables: list[str], lake: dict[str, Any], *mirrors: str) -> tuple[list[str], dict[str, str]]:
     declared = {"name": "shop", "source": {"type": "cassandra"}, "lake": {"namespace": "n", **lake}}
     source = FakeSource(*tables)
-    run = run_of(Connector.from_dict(declared), source=source)
-    refused = refused_tables(run.job, source)
+    owned = {table: SimpleNamespace(is_owned=partial(contains, mirrors, table)) for table in tables}
+    run = run_of(Connector.from_dict(declared), source=source, mirrors=owned.__getitem__)
+    refused = refused_tables(run.job, run.stores, source)
     return selected_tables(run.job, run.stores, source), {one.table: one.error for one in refused}
 
 
@@ -47,6 +51,30 @@ def test_tables_that_would_share_a_name_are_refused_and_no_other(
     for text in refused.values():
         assert re.search(shared, text)
         assert "another connector" in text
+
+
+@pytest.mark.parametrize(
+    ("kept", "newcomers"),
+    [
+        ("a_b.c", ["a.b_c"]),
+        ("a.b_c", ["a_b.c"]),
+        ("k.t", ["k.t__tombstones"]),
+        ("k.t__tombstones", ["k.t"]),
+        ("a_b_.c", ["a.b__c", "a_b._c"]),
+    ],
+)
+def test_a_table_that_has_its_mirror_keeps_it_whatever_is_created(kept: str, newcomers: list[str]) -> None:
+    for tables in ([kept, *newcomers], [*newcomers, kept]):
+        taken, refused = tables_of(["k.good", *tables], {}, "k.good", kept)
+        assert taken == [one for one in ["k.good", *tables] if one in ("k.good", kept)]
+        assert set(refused) == set(newcomers)
+
+
+def test_no_mirror_of_a_table_is_kept_if_several_would_be() -> None:
+    taken, refused = tables_of(["k.t", "k.t__tombstones"], {}, "k.t", "k.t__tombstones")
+    assert (taken, set(refused)) == ([], {"k.t", "k.t__tombstones"})
+    taken, refused = tables_of(["shop.changes"], {}, "shop.changes")
+    assert (taken, set(refused)) == ([], {"shop.changes"})
 
 
 def test_tables_with_names_of_their_own_are_taken() -> None:

@@ -126,7 +126,7 @@ def test_a_table_that_cannot_be_planned_is_left_out_and_reported(error: Exceptio
 
 
 @pytest.mark.parametrize(
-    "error", [CommitConflict("another run"), RuntimeError("Caused by: Connection refused")]
+    "error", [CommitConflict("another run"), ConnectionRefusedError("Connection refused")]
 )
 def test_a_failure_of_all_tables_ends_a_snapshot(error: Exception) -> None:
     source = PlannedSource({"a": 1, "b": 1})

@@ -8,9 +8,15 @@ import ssl
 import pytest
 from cassandra import OperationTimedOut, ReadFailure, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import ServerError, SyntaxException
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
-from airflow_cdc_provider.sources.cql.connection import contact_points, open_session, translated
+from airflow_cdc_provider.sources.cql.connection import (
+    contact_points,
+    driver_errors,
+    open_session,
+    translated,
+)
 from tests.unit.sources.cassandra.driver_options import driver_arguments
 
 
@@ -70,6 +76,23 @@ def test_failures_of_replicas_are_reported_with_a_remedy(error: Exception, messa
     assert "reading shop.orders " in str(found)
     assert message in str(found)
     assert found.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SyntaxException(0x2000, "line 1:9 mismatched input 'Connection refused'", None), ConfigurationError),
+        (ServerError(0, "java.lang.StackOverflowError", None), TransientError),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"), ConfigurationError),
+    ],
+)
+@pytest.mark.parametrize("by_host", [False, True])
+def test_what_a_server_or_the_driver_says_of_a_wrong_filter_has_a_class(
+    error: Exception, kind: type[Exception], *, by_host: bool
+) -> None:
+    raised = NoHostAvailable("none", {"db1": error}) if by_host else error
+    with pytest.raises(kind, match="reading shop"), driver_errors("reading shop.orders"):
+        raise raised
 
 
 def test_hosts_without_an_address_are_named() -> None:

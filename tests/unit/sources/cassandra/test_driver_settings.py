@@ -198,7 +198,9 @@ def test_a_compression_without_its_library_is_rejected(monkeypatch: pytest.Monke
 
 
 def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"settings file .*nowhere.conf can't be read: found No"):
+    with pytest.raises(
+        ConfigurationError, match=r"driver_config_file .*nowhere.conf can't be read: .*found No"
+    ):
         read_driver_file(str(tmp_path / "nowhere.conf"))
 
 

@@ -14,6 +14,7 @@ from airflow_cdc_provider.sources.cassandra.position import (
     WHOLE,
     NodeOffset,
     read_offset,
+    whole_segments,
     write_offset,
 )
 
@@ -48,14 +49,24 @@ def test_adjacent_segments_are_one_range_in_any_order() -> None:
     assert node.done == ((4, 9),)
 
 
-def test_oldest_ranges_become_the_floor() -> None:
+def test_the_lowest_ranges_of_removed_segments_are_dropped_and_nothing_else_counts_as_read() -> None:
     node = NodeOffset()
     for segment in range(0, 2 * (MOST_RANGES + 3), 2):
         node = node.advance(segment + 10, WHOLE)
-    assert len(node.done) == MOST_RANGES
-    assert node.floor == 14
-    assert node.position(11) == WHOLE
-    assert node.position(node.done[0][0] + 1) == 0
+    assert len(node.done) == MOST_RANGES + 3
+    assert node.without_removed([12]).done == (node.done[1], *node.done[4:])
+    assert node.without_removed(range(600)) == node
+    assert node.without_removed([]).done == node.done[3:]
+    assert [node.without_removed([]).position(segment) for segment in (10, 11, 15, 16)] == [0, 0, 0, WHOLE]
+
+
+@given(st.lists(st.integers(1, 40), max_size=40))
+def test_exactly_the_segments_that_were_read_count_as_read(read: list[int]) -> None:
+    node = NodeOffset()
+    for segment in read:
+        node = node.advance(segment, WHOLE)
+    assert node.done == whole_segments(read)
+    assert {s for s in range(42) if node.position(s)} == {*read} | {0}
 
 
 def test_open_segment_below_the_floor_is_still_open() -> None:

@@ -222,12 +222,12 @@ def test_segment_truncated_before_the_end_in_its_index_is_damage(tmp_path: Path)
 
 
 @pytest.mark.parametrize("flip", [0, 5, 13])
-def test_segment_with_a_corrupt_header_is_one_corrupt_range_and_is_done(tmp_path: Path, flip: int) -> None:
+def test_segment_of_a_recording_with_a_corrupt_header_is_one_corrupt_range(tmp_path: Path, flip: int) -> None:
     data = bytearray(segment(9, [[mutation(update(SELECTED))]]))
     data[flip] ^= 1
     put_segment(tmp_path, 9, bytes(data))
     put_segment(tmp_path, 10, segment(10, [[mutation(update(SELECTED))]]))
-    records, offset = read_all(LogFolder(str(tmp_path), "host"), tables())
+    records, offset = read_all(LogFolder(str(tmp_path), "host", recorded=True), tables())
     assert records["kind"].to_pylist() == [QUARANTINE, CHANGE]
     assert records["reason"][0].as_py().startswith("header-unreadable: ")
     assert offset["host"]["done"] == [[9, 10]]
@@ -235,7 +235,7 @@ def test_segment_with_a_corrupt_header_is_one_corrupt_range_and_is_done(tmp_path
 
 def test_segment_under_another_segments_name_is_not_read(tmp_path: Path) -> None:
     put_segment(tmp_path, 9, segment(8, [[mutation(update(SELECTED))]]))
-    records, _ = read_all(LogFolder(str(tmp_path), "host"), tables())
+    records, _ = read_all(LogFolder(str(tmp_path), "host", recorded=True), tables())
     assert [r.split(":")[0] for r in records["reason"].to_pylist()] == ["header-mismatch"]
 
 

@@ -102,8 +102,8 @@ def test_deleted_segment_is_a_lost_position(tmp_path: Path) -> None:
 def test_truncated_compressed_segment_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / f"CommitLog-7-{ID}.log.gz"
     path.write_bytes(gzip.compress(b"x" * 10000)[:-20])
-    with pytest.raises(CorruptInput, match="can't be decompressed"):
-        SegmentBytes(str(path))
+    with SegmentBytes(str(path)) as source, pytest.raises(CorruptInput, match="can't be decompressed"):
+        source.read(0, 20000)
 
 
 def test_header_is_read_with_its_parameters() -> None:

@@ -18,7 +18,8 @@ from airflow_cdc_provider.lake.row_fences import RowFences
 from airflow_cdc_provider.sources.debezium.codec import DebeziumCodec
 from airflow_cdc_provider.sources.debezium.decode import Form
 from airflow_cdc_provider.sources.debezium.reader import table_of
-from airflow_cdc_provider.sources.debezium.records import Feed, Messages, RecordedSchema, read_messages
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed, Messages, read_messages
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows
 from airflow_cdc_provider.sources.debezium.states import spellings
 
@@ -61,6 +62,7 @@ def messages(pairs: Sequence[tuple[Any, Any]], first: int = 0) -> Messages:
         pa.array([text(value) for _, value in pairs], pa.binary()),
         np.arange(first, first + count),
         np.full(count, 1_700_000_000_000),
+        np.zeros(count, np.bool_),
     )
 
 
@@ -98,7 +100,7 @@ class Table:
         self.records: list[pa.RecordBatch] = []
         self.schemas: list[dict[str, Any]] = []
         self.known: pa.Table | None = None
-        self.seen: set[RecordedSchema] = set()
+        self.seen = RecordedSchemas()
         self.reasons: list[str] = []
         self.fences: Any = ()
         self.codec: DebeziumCodec | None = None

@@ -28,6 +28,7 @@ from airflow_cdc_provider.sources.debezium import avro_json, converters, json_wr
 from airflow_cdc_provider.sources.debezium.avro_program import compile_avro
 from airflow_cdc_provider.sources.debezium.converters import LARGE, SOUND, FramedConverter
 from airflow_cdc_provider.sources.debezium.reader import read_parted
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas
 from tests.unit.sources.debezium.avro_messages import (
     DECIMAL,
@@ -451,7 +452,7 @@ def test_messages_that_become_too_much_for_one_batch_are_read_in_parts(
     pairs = [(b'{"id":1}', shown)] * 5 + [(b'{"id":1}', large)] + [(b'{"id":1}', shown)] * 2
     feed = replace(FEED, value_converter=own)
     table = Table(feed=feed)
-    found = list(read_parted(messages(pairs), feed, set(), table.skipped))
+    found = list(read_parted(messages(pairs), feed, RecordedSchemas(), table.skipped))
     kinds = pa.concat_arrays([one.column("kind") for one in found]).to_pylist()
     assert kinds.count("change") == 7
     assert kinds.count("quarantine") == 1
@@ -482,7 +483,7 @@ def test_a_large_value_is_read_up_to_the_limit_and_reported_beyond_it(
     assert faults.tolist() == [LARGE]
     pairs = [(framed_key(1), head(of_text) + b"\xc0\xa9\x07" + quotes)]
     feed = replace(FEED, value_converter=converter(registry))
-    (found,) = read_parted(messages(pairs), feed, set(), Counter())
+    (found,) = read_parted(messages(pairs), feed, RecordedSchemas(), Counter())
     assert found.column("kind").to_pylist() == ["quarantine"]
     assert found.column("reason")[0].as_py().startswith("TOO-LARGE: ")
 
@@ -515,7 +516,7 @@ def test_messages_of_many_schemas_are_read_in_parts_where_they_are_too_much(
     feed = replace(FEED, key_converter=converter(registry))
     with pytest.raises(OverflowError):
         feed.key_converter.keys(pa.array([key for key, _ in pairs]))
-    assert list(read_parted(messages(pairs), feed, set(), Table(feed=feed).skipped))
+    assert list(read_parted(messages(pairs), feed, RecordedSchemas(), Table(feed=feed).skipped))
 
 
 def test_a_connect_schema_without_name_is_a_record_all_the_same() -> None:

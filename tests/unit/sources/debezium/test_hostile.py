@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
 from airflow_cdc_provider.sources.debezium.records import read_messages
 from tests.unit.sources.debezium.debezium_messages import (
     FEED,
@@ -75,7 +76,7 @@ def written(draw: st.DrawFn) -> bytes | None:
 @given(st.lists(st.tuples(written(), written()), min_size=1, max_size=8))
 def test_any_messages_are_read_to_their_end(pairs: list[tuple[bytes | None, bytes | None]]) -> None:
     table = Table()
-    records = read_messages(messages(pairs), FEED, set(), table.skipped)
+    records = read_messages(messages(pairs), FEED, RecordedSchemas(), table.skipped)
     kinds = Counter(records.column("kind").to_pylist())
     reported = sum(table.skipped.values()) + sum(kinds.values()) - kinds["schema"]
     assert reported == len(pairs)
@@ -89,7 +90,7 @@ def test_any_messages_are_read_to_their_end(pairs: list[tuple[bytes | None, byte
 def test_a_producers_time_at_the_edges_of_64_bits_stops_nothing(time_ms: int) -> None:
     row = framed({**event("c", None, {"id": 1}), "source": {}}, [column("id", "int64")])
     one = replace(messages([({"id": 1}, row)]), times_ms=np.array([time_ms]))
-    records = read_messages(one, FEED, set(), Counter())
+    records = read_messages(one, FEED, RecordedSchemas(), Counter())
     assert sorted(records.column("kind").to_pylist()) == ["change", "schema"]
     assert all(
         time is None or 1970 <= time.year <= 2023 for time in records.column("committed_at").to_pylist()

@@ -16,6 +16,7 @@ from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, fail
 from airflow_cdc_provider.sources.vitess.vtgate import VtgateClient
 from tests.unit.sources.vitess.recording_vtgate import RecordingVtgate, failed, table
 
+HEADER = "hEad3r-of-a-login"
 PASSWORD = "p@ss word"
 
 
@@ -54,9 +55,9 @@ def test_settings_are_those_of_extra_and_a_connector_wins() -> None:
     assert dict(declared.channel_options)["grpc.max_receive_message_length"] == 5
 
 
-def test_defaults_are_vitess_clients_own() -> None:
+def test_defaults_are_those_of_vitess() -> None:
     options = dict(read(host="h").channel_options)
-    assert options["grpc.max_receive_message_length"] == 4_194_304
+    assert options["grpc.max_receive_message_length"] == 17 << 20
     assert options["grpc.lb_policy_name"] == "pick_first"
     assert "grpc.keepalive_time_ms" not in options
     assert read(host="h").metadata == ()
@@ -168,11 +169,13 @@ def test_message_above_the_limit_names_the_setting() -> None:
             ):
                 next(stream)
     with (
-        RecordingVtgate(responses=[b"x" * 4_194_305]) as vtgate,
+        RecordingVtgate(responses=[b"x" * (16 << 20), b"x" * ((17 << 20) + 1)]) as vtgate,
         VtgateClient(read(**vtgate.connection)) as client,
-        pytest.raises(ConfigurationError, match="max_message_bytes"),
     ):
-        next(client.vstream(b""))
+        stream = client.vstream(b"")
+        assert len(next(stream)) == 16 << 20, "VTGate's own limit"
+        with pytest.raises(ConfigurationError, match="max_message_bytes"):
+            next(stream)
 
 
 def test_cancelled_stream_ends_for_the_thread_that_reads_it() -> None:
@@ -204,9 +207,11 @@ def test_closed_client_ends_its_streams() -> None:
 
 
 def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> None:
-    refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and token is refused")
+    refusal = (grpc.StatusCode.PERMISSION_DENIED, f"user cdc with {PASSWORD} and {HEADER} is refused")
     with RecordingVtgate(refuses=refusal) as vtgate:
-        values = read(**vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": "auth:token"})
+        values = read(
+            **vtgate.connection, login="cdc", password=PASSWORD, extra={"headers": f"auth:{HEADER}"}
+        )
         with VtgateClient(values) as client:
             for call in (lambda: client.execute("x"), lambda: next(client.vstream(b""))):
                 with pytest.raises(ConfigurationError, match=r"with \*\*\* and \*\*\* is refused") as caught:
@@ -232,6 +237,11 @@ def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> N
         ("UNKNOWN", "cannot determine table columns for evolve: event has [8 3]", StaleTabletSchema),
         ("UNKNOWN", "failed to reload schema after DDL encountered in stream", StaleTabletSchema),
         ("RESOURCE_EXHAUSTED", "Received message larger than max (5 vs. 4)", ConfigurationError),
+        (
+            "RESOURCE_EXHAUSTED",
+            "rpc error: grpc: trying to send message larger than max (17 vs. 16)",
+            ConfigurationError,
+        ),
         ("INTERNAL", "could not decode position rubbish", ConfigurationError),
         ("UNKNOWN", "table nosuch is not present in the database", ConfigurationError),
         ("UNKNOWN", "Query was empty: failed to build table replication plan", ConfigurationError),
@@ -242,6 +252,7 @@ def test_unreachable_server_is_transient_and_no_message_contains_a_secret() -> N
         ("INVALID_ARGUMENT", "vgtid must have at least one value", ConfigurationError),
         ("UNIMPLEMENTED", "unknown service", ConfigurationError),
         ("UNKNOWN", "GTIDSet Mismatch", PositionLost),
+        ("UNKNOWN", "target: shop.-80: vttablet: lost: table purged_GTIDSet", TransientError),
         ("UNKNOWN", "the source purged required binary logs (errno 1236)", PositionLost),
         ("FAILED_PRECONDITION", "shard provided in VGTID, -80, not found in the shop keyspace", PositionLost),
     ],

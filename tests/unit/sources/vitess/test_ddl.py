@@ -8,6 +8,7 @@ from airflow_cdc_provider.sources.vitess.ddl import (
     TableStatement,
     Unknown,
     read_statement,
+    recorded_text,
 )
 from tests.unit.sources.vitess.alters import ALTERS
 
@@ -101,3 +102,26 @@ def test_other_statements_are_parsed_by_their_effect_on_tables(
     text: str, expected: list[TableStatement]
 ) -> None:
     assert list(read_statement(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "tables"),
+    [
+        ("ALTER TABLE `a``b` ADD c int COMMENT '", {"a`b"}),
+        ("ALTER TABLE ks.t RENAME TO `to`, COMMENT '", {"t", "to"}),
+        ("ALTER TABLE `é` COMMENT '", {"é"}),
+        ("RENAME TABLE a TO b /* ", {"a", "b"}),
+        ("/* ", set()),
+        ("CREATE TABLE t (a int COMMENT '", set()),
+        ("", set()),
+    ],
+)
+def test_a_statement_of_any_size_is_recorded_with_its_tables(start: str, tables: set[str]) -> None:
+    short = start.encode()
+    assert recorded_text(short) == short
+    recorded = recorded_text(short + b"x" * (16 << 20))
+    assert len(recorded) < 200
+    found = read_statement(recorded.decode())
+    assert {one.table for one in found} == tables
+    assert all(isinstance(action, Unknown) for one in found for action in one.actions)
+    assert all(one.actions for one in found)

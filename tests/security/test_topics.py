@@ -1,0 +1,257 @@
+"""Hostile messages of a source topic: quarantined, in bounded memory, and of no concern to other topics."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.kafka.consumer import MessageRange
+from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
+from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.options import parse
+from airflow_cdc_provider.sources.contract import ReadMetrics
+from airflow_cdc_provider.sources.debezium.converters import FramedConverter
+from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.quarantine import UnknownSchemaReader
+from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted
+from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.records import Feed
+from airflow_cdc_provider.sources.debezium.registered import MOST_UNREADABLE, RegisteredSchemas
+from airflow_cdc_provider.sources.debezium.schema_history import MOST_COLUMNS, TableRows, owners
+from tests.bounded import bounded
+from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
+from tests.unit.sources.debezium.debezium_messages import (
+    FEED,
+    Table,
+    column,
+    event,
+    everything,
+    feed_of,
+    framed,
+    messages,
+    rows,
+    text,
+)
+from tests.unit.sources.debezium.registry_writers import head
+
+ROW = text(event("c", None, {"id": 1})) or b""
+AVRO_EVENT = json.dumps(
+    {
+        "type": "record",
+        "name": "E",
+        "fields": [
+            {
+                "name": "after",
+                "type": {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]},
+            },
+            {"name": "op", "type": "string"},
+        ],
+    }
+)
+
+
+class CountingRegistry:
+    """Has schema 7; denies 8, and can't give 9."""
+
+    def __init__(self) -> None:
+        self.requested: Counter[int] = Counter()
+
+    def schema_of(self, schema_id: int) -> RegisteredSchema | UnreadableSchema | None:
+        self.requested[schema_id] += 1
+        if schema_id in (8, 9):
+            return UnreadableSchema(denied=schema_id == 8)
+        return RegisteredSchema("AVRO", AVRO_EVENT) if schema_id == 7 else None
+
+
+def avro_row(number: int) -> bytes:
+    return head(7) + bytes([2 * number]) + b"\x02c"
+
+
+def read(feed: Feed, *pairs: tuple[Any, Any], known: RecordedSchemas | None = None) -> pa.Table:
+    return pa.Table.from_batches(
+        read_parted(messages(pairs), feed, known or RecordedSchemas(), Counter()), CHANGE_SCHEMA
+    )
+
+
+def codes(found: pa.Table) -> Counter[str]:
+    """Count the codes of quarantined records, and the kinds of the others."""
+    code = pc.replace_substring_regex(found["reason"], ":(?s:.)*", "")
+    return Counter(pc.coalesce(code, found["kind"]).to_pylist())
+
+
+def test_messages_of_schemas_that_the_registry_does_not_give_are_quarantined_alone() -> None:
+    registry = CountingRegistry()
+    feed = replace(FEED, value_converter=FramedConverter(RegisteredSchemas(registry, "avro")))
+    pairs = [({"id": one}, head(one) + b"x") for one in (8, 9, 10)] + [({"id": 1}, avro_row(1))]
+    found = read(feed, *pairs)
+    assert codes(found) == {"UNKNOWN-SCHEMA": 3, "change": 1, "schema": 1}
+    reasons = [reason for reason in found["reason"].to_pylist() if reason]
+    assert "denies access" in reasons[0]
+    assert "error, too large or malformed" in reasons[1]
+
+
+def test_ids_that_the_registry_does_not_have_cost_a_bounded_number_of_lookups() -> None:
+    registry = CountingRegistry()
+    feed = replace(FEED, value_converter=FramedConverter(RegisteredSchemas(registry, "avro")))
+    read(feed, ({"id": 1}, avro_row(1)))
+    pairs = [({"id": one}, head(one) + b"x") for one in range(1000, 11_000)]
+    feed = replace(FEED, value_converter=FramedConverter(RegisteredSchemas(registry, "avro")))
+    with bounded(seconds=2):
+        found = read(feed, ({"id": 1}, avro_row(1)), *pairs)
+    assert codes(found) == {"UNKNOWN-SCHEMA": 10_000, "change": 1, "schema": 1}
+    assert registry.requested.total() == MOST_UNREADABLE + 2
+
+    options = {
+        "topics": [r".*"],
+        "value_converter": "avro",
+        "registry": {"url": "http://r"},
+    }
+    reader = SliceReader(
+        ClientSettings({"bootstrap.servers": "localhost:1"}),
+        parse(DebeziumOptions, options, "source"),
+        everything,
+        registry=registry,
+    )
+    other = read(feed_of("server.shop.other", value_converter=feed.value_converter), ({"id": 1}, head(5)))
+    late = read(
+        feed_of("z.shop.z", value_converter=FramedConverter(RegisteredSchemas(NoSchema(), "avro"))),
+        (
+            {"id": 1},
+            avro_row(1),
+        ),
+    )
+    waiting = pa.concat_tables(
+        [one.filter(pc.equal(one["kind"], "quarantine")) for one in (found, other, late)]
+    )
+    registry.requested.clear()
+    again = UnknownSchemaReader(reader, {})
+    released = pa.Table.from_batches([one for batch in waiting.to_batches(1000) for one in again(batch)])
+    assert codes(released) == {"UNKNOWN-SCHEMA": 10_001, "change": 1, "schema": 1}
+    assert registry.requested.total() == MOST_UNREADABLE + 2, "each topic has its own bound"
+
+
+class NoSchema:
+    def schema_of(self, schema_id: int) -> None:
+        return None
+
+
+def test_a_message_above_the_limit_is_quarantined_by_its_position() -> None:
+    large, key = FakeMessage(7, bytes(40 << 20)), FakeMessage(8, ROW, bytes(40 << 20))
+    script = [[FakeMessage(6, ROW), large, key, FakeMessage(9, ROW), FakeMessage(10, None, bytes(40 << 20))]]
+    declared = {"topics": "server.shop.orders", "advanced": {"max_message_bytes": 39 << 20}}
+    reader = SliceReader(
+        ClientSettings({"bootstrap.servers": "localhost:1"}),
+        parse(DebeziumOptions, declared, "source"),
+        everything,
+        build=FakeConsumer([*script, [end_at(11)]]),
+    )
+    part = TopicSlice(MessageRange("server.shop.orders", 0, 6, 11), 0, 1, "shop.orders", 0)
+    with bounded(seconds=1, mebibytes=16):
+        found = pa.Table.from_batches(reader.read([part], ReadMetrics()))
+    assert codes(found) == {"TOO-LARGE": 3, "change": 2, "schema": 1}
+    quarantined = found.filter(pc.equal(found["kind"], "quarantine"))
+    assert quarantined["payload"].null_count == quarantined["key"].null_count == 3
+    assert [one[-1] for one in quarantined["position"].to_pylist()] == [7, 8, 10]
+    assert "offset 7" in quarantined["reason"][0].as_py()
+
+
+def schema_of(*names: str) -> Any:
+    return framed(
+        event("c", None, {"id": 1}), [column("id", "int64"), *(column(name, "string") for name in names)]
+    )
+
+
+@pytest.mark.parametrize("size", [900_000, 1_100_000, 5_000_000])
+def test_a_schema_has_a_largest_size(size: int) -> None:
+    found = read(FEED, ({"id": 1}, schema_of("n" * size)), ({"id": 2}, schema_of("a")))
+    refused = {"BAD-SCHEMA": 1} if size > 1 << 20 else {}
+    assert codes(found) == {"change": 2 - len(refused), "schema": 2 - len(refused), **refused}
+
+
+def test_schemas_of_a_table_and_of_a_topic_are_bounded() -> None:
+    known = RecordedSchemas()
+    of_table = read(FEED, *(({"id": 1}, schema_of(f"c{one}")) for one in range(1_500)), known=known)
+    assert codes(of_table) == {"change": 1_000, "schema": 1_000, "TOO-MANY-SCHEMAS": 500}
+    assert codes(read(FEED, ({"id": 1}, schema_of("c7")), known=known)) == {"change": 1}
+    other = replace(FEED, table="shop.other")
+    assert codes(read(other, ({"id": 1}, schema_of("c7")), known=known)) == {"change": 1, "schema": 1}
+
+    recorded: dict[RecordedSchema, int] = {}
+    batches = 0
+    while True:  # each reading may add a part
+        large = RecordedSchemas(recorded)
+        added = {("t", "a", f"{batches} {n}"): 1 << 19 for n in range(10)}
+        taken = {name: size for name, size in added.items() if large.add(name, size)}
+        if not taken:
+            break
+        assert sum(taken.values()) <= 2 << 20
+        recorded |= taken
+        batches += 1
+    assert sum(recorded.values()) <= 8 << 20
+    many = RecordedSchemas()
+    tables = sum(many.add(("t", f"db.{one}", ""), 0) for one in range(100_000))
+    assert tables < 20_000, "a record takes more than its schema"
+    assert many.add(("u", "db.1", ""), 0), "another topic has its own bound"
+
+
+def test_columns_of_schemas_are_bounded_and_the_rest_is_kept() -> None:
+    table = Table()
+    names = [f"c{one}" for one in range(MOST_COLUMNS + 100)]
+    with bounded(seconds=8, mebibytes=512):
+        content = schema_of(*names)
+        content["payload"]["after"] = {"id": 1, names[0]: "first", names[-1]: "last"}
+        shown = table.take(({"id": 1}, content))
+    assert shown.num_columns == MOST_COLUMNS + 1
+    assert rows(shown)[1] == {names[0]: "first", "_rest": f'{{"{names[-1]}":"last"}}'}
+
+
+def of_topics(tables: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for topic, name, time in tables:
+        feed = replace(FEED, topic=topic, captured_us=time)
+        found += read(feed, ({"id": 1}, schema_of(name))).filter(pc.field("kind") == "schema").to_pylist()
+    return found
+
+
+@given(st.permutations([("a.evil", "x", 20), ("server.shop.orders", "y", 10), ("z.shop.orders", "z", 30)]))
+@settings(max_examples=6)
+def test_the_first_topic_of_a_table_keeps_it(order: list[tuple[str, str, int]]) -> None:
+    found = of_topics(order)
+    assert owners(found) == {"shop.orders": "server.shop.orders"}
+    assert list(TableRows.of("shop.orders", found).columns) == ["id", "y"]
+    at_once = of_topics((topic, name, 10) for topic, name, _ in order)
+    assert owners(at_once)["shop.orders"] == "server.shop.orders", (
+        "the topic of its name, if several are first"
+    )
+
+
+@pytest.mark.parametrize("value", [schema_of("x"), None, event("d", {"id": 1}, None), event("t"), ROW])
+def test_what_another_topic_has_of_a_table_is_quarantined(value: Any) -> None:
+    feed = replace(FEED, topic="a.evil", owners={"shop.orders": "server.shop.orders"})
+    found = read(feed, ({"id": 1}, value))
+    assert codes(found) == {"OTHER-TOPIC": 1}
+    assert (found["payload"][0].as_py() is None) == (value is None), "it is kept whole"
+
+    own = read(FEED, ({"id": 1}, schema_of("y")))
+    table = Table()
+    table.merge(own.combine_chunks().to_batches()[0])
+    if value != event("t"):  # a reader that begins at once with the owner's
+        early = read(replace(feed, owners={}), ({"id": 1}, value)).combine_chunks().to_batches()[0]
+        assert rows(table.merge(early)) == {1: {}}
+        assert [reason.partition(":")[0] for reason in table.reasons] == ["OTHER-TOPIC"]
+
+
+def test_a_released_message_does_not_take_a_table_from_its_topic() -> None:
+    """Its schema became known later than the table of another topic, though it was captured before."""
+    earlier = replace(FEED, topic="a.evil", captured_us=1, is_late=True, owners={"shop.orders": FEED.topic})
+    assert codes(read(earlier, ({"id": 1}, schema_of("x")))) == {"OTHER-TOPIC": 1}
