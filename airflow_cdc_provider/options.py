@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
-from airflow_cdc_provider.masking import masked, remember, secrets_of
+from airflow_cdc_provider.masking import masked, remember
+from airflow_cdc_provider.secret_values import secrets_of
 from airflow_cdc_provider.secrets import environment_variable, has_reference, is_reference
 from airflow_cdc_provider.yaml_file import parse_yaml
 

@@ -19,6 +19,7 @@ PARTS = (
     "logs.py",
     "masking.py",
     "regular_files.py",
+    "secret_values.py",
     "transfer",
     "trusted_paths.py",
 )

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
-from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
+from airflow_cdc_provider.connections.secrets_masker import keep_secret, keep_secret_async
 from airflow_cdc_provider.exceptions import ConfigurationError
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_cdc_provider.connection_settings import check_files
-from airflow_cdc_provider.connections.masking import keep_secret
+from airflow_cdc_provider.connections.secrets_masker import keep_secret
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError, from_extra
 from airflow_cdc_provider.transfer.s3 import S3Store, split_s3_url
 from airflow_cdc_provider.transfer.stores import (

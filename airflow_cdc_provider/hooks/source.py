@@ -16,7 +16,7 @@ from airflow.providers.common.compat.connection import get_async_connection, get
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_cdc_provider.connections.machine_identity import check_machine_identity
-from airflow_cdc_provider.connections.masking import keep_secret, keep_secret_async
+from airflow_cdc_provider.connections.secrets_masker import keep_secret, keep_secret_async
 from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.masking import masked

@@ -39,10 +39,10 @@ from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
-from airflow_cdc_provider.tasks.masking import digest
 from airflow_cdc_provider.tasks.metrics import emit_failure, emit_metrics
 from airflow_cdc_provider.tasks.notifications import following_notifications
 from airflow_cdc_provider.tasks.parameters import TemplatedTask, known_name, to_mapping, to_tables
+from airflow_cdc_provider.tasks.rendered_arguments import digest
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from airflow_cdc_provider.tasks.snapshot_rows import following_rows
 from airflow_cdc_provider.tasks.spark_process import (

@@ -28,7 +28,7 @@ from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
 from airflow_cdc_provider.regular_files import APPEND, open_regular
 from airflow_cdc_provider.tasks.debezium_gauges import emit_debezium_gauges
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
-from airflow_cdc_provider.tasks.masking import digest
+from airflow_cdc_provider.tasks.rendered_arguments import digest
 from airflow_cdc_provider.tasks.run_folder import RunFolder, unwritable
 from airflow_cdc_provider.tasks.spark_process import kill, last_word, process_tree
 from airflow_cdc_provider.tasks.stream_application import Health, StreamFolder

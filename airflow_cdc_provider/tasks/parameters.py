@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.options import NATIVE, Rendered, unwrapped, value_of
 from airflow_cdc_provider.tasks.failures import for_airflow
-from airflow_cdc_provider.tasks.masking import Shown, keep_rendered
+from airflow_cdc_provider.tasks.rendered_arguments import Shown, keep_rendered
 
 _MARKS = ("{{", "{%", "{#")
 

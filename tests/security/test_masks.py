@@ -21,7 +21,7 @@ from pymongo import errors as mongodb
 
 from airflow_cdc_provider import masking
 from airflow_cdc_provider.changes.worker import _TOKEN, WorkerError, _Task
-from airflow_cdc_provider.connections.masking import keep_secret
+from airflow_cdc_provider.connections.secrets_masker import keep_secret
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, SchemaRejected, error_from_text
 from airflow_cdc_provider.jobs.spark.failures import as_error, described, is_of_all_tables

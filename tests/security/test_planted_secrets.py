@@ -29,9 +29,9 @@ from hypothesis import strategies as st
 from airflow_cdc_provider import masking
 from airflow_cdc_provider.changes.worker import _Task
 from airflow_cdc_provider.connections.kafka import kafka_values
-from airflow_cdc_provider.connections.masking import keep_secret
 from airflow_cdc_provider.connections.pulsar import pulsar_values
 from airflow_cdc_provider.connections.registry import registry_values
+from airflow_cdc_provider.connections.secrets_masker import keep_secret
 from airflow_cdc_provider.connections.stores import _aws_values
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.connector.declaration import _Declaration

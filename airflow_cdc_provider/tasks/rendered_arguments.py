@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_cdc_provider.connections.masking import keep_secret
+from airflow_cdc_provider.connections.secrets_masker import keep_secret
 from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError
-from airflow_cdc_provider.masking import by_name, known, masked, remember
+from airflow_cdc_provider.masking import known, masked, remember
 from airflow_cdc_provider.options import value_of
+from airflow_cdc_provider.secret_values import by_name
 
 _ROUNDS: Final = 100_000
 
