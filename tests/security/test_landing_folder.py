@@ -337,6 +337,27 @@ def test_segments_that_vanish_before_they_are_read_stop_no_other_node(tmp_path: 
     assert str(BAD) in error.message
 
 
+def test_a_segment_that_vanishes_after_a_part_of_it_was_read_stops_no_other_node(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    folder, faults = LogFolder(str(area)), Faults()
+    data = segment(LATER + 5, sections_of(0, 1))
+    read = put_segment(area / "a", LATER + 5, data, completed=False, end=len(data))
+    seen = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults).end
+    for path in (read, read.with_name(f"{read.stem}_cdc.idx")):
+        path.unlink()
+    put_segment(area / "b", LATER + 5, segment(LATER + 5, sections_of(9, 1)))
+
+    assert find_gaps(folder, seen, lambda _: None)[0] == []
+    plan = plan_segments(folder, TABLES, seen, head(folder, faults), EVERYTHING, faults)
+    assert [(part.origin, part.descriptor.segment) for part in plan.partitions] == [("b", LATER + 5)]
+    (error,) = faults_by_node(faults).values()
+    assert error.code == PositionLost.code
+    assert str(LATER + 5) in error.message
+    assert plan.end["a"]["open"] == seen["a"]["open"], (
+        "reported until it is there again, or an operator decides"
+    )
+
+
 def test_a_segment_that_vanishes_while_it_is_listed_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

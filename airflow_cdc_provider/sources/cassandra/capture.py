@@ -4,9 +4,10 @@ A growing segment is read up to the position that its index marks as durable, a 
 are split at section boundaries, which every reader finds again, so the same plan always yields the same
 changes.
 
-A segment that can't be read now, because its file is none, its header is corrupt, its format isn't supported
-or its key is missing, doesn't stop the others. It isn't part of any plan until it can be read, and the offset
-doesn't count it as read, except that a recording's corrupt headers are reported like other corrupt bytes.
+A segment that can't be read now doesn't stop the others: its file is none, its header is corrupt, its format
+isn't supported, its key is missing, or it is gone after a part of it was read. It isn't part of any plan until
+it can be read, and the offset doesn't count it as read, except that a recording's corrupt headers are reported
+like other corrupt bytes.
 
 A segment that is created and deleted between two runs can't be detected. The server deletes none while
 ``cdc_block_writes`` is true; anything else that cleans cdc_raw must delete only segments that the stored
@@ -229,7 +230,7 @@ def plan_segments(
         The plan; its partitions are :class:`SegmentSlice`.
 
     Raises:
-        PositionLost: A segment that was read in part is missing, or, without ``faults``, one that ``head``
+        PositionLost: Without ``faults``: a segment that was read in part is missing, or one that ``head``
             includes.
         ConfigurationError: An offset is malformed.
     """
@@ -287,7 +288,7 @@ class _NodeBatch:
                 remedy="take a new snapshot of the tables, or set a later offset: airflow cdc offsets set; "
                 "if the node has left the cluster: airflow cdc offsets remove-origin",
             )
-            if self.faults is None or self.offset.position(segment):
+            if self.faults is None:
                 raise lost
             self.faults[origin, str(segment)] = lost
 
@@ -329,7 +330,7 @@ class _NodeBatch:
             yield from self._take_segment(file, position, allowed)
 
     def _take_segment(self, file: SegmentFile, position: int, allowed: int) -> Iterator[SegmentSlice]:
-        opened = _opened(self.folder, file, self.faults, lost=position > 0)
+        opened = _opened(self.folder, file, self.faults)
         if opened is None:
             return
         descriptor, chain = opened
@@ -427,19 +428,14 @@ def _node_head(folder: LogFolder, files: Sequence[SegmentFile], faults: Faults |
     return NodeOffset(done=whole_segments(f.segment for f in usable if f.complete), open=growing)
 
 
-def _opened(
-    folder: LogFolder, file: SegmentFile, faults: Faults | None, *, lost: bool = False
-) -> tuple[Descriptor, Chain] | None:
-    """Read a segment's header and walk its sections; None if it can't be read.
-
-    If it vanished, the position is lost if a part of it was captured.
-    """
+def _opened(folder: LogFolder, file: SegmentFile, faults: Faults | None) -> tuple[Descriptor, Chain] | None:
+    """Read a segment's header and walk its sections; None if it can't be read."""
     if faults and (file.origin, file.path) in faults:
         return None
     try:
         return _open(folder, file)
     except (ConfigurationError, CorruptInput, PositionLost) as error:
-        if faults is None or (lost and isinstance(error, PositionLost)):
+        if faults is None:
             raise
         faults[file.origin, file.path] = error
     except OSError as error:
