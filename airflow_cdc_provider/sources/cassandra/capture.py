@@ -5,9 +5,9 @@ are split at section boundaries, which every reader finds again, so the same pla
 changes.
 
 A segment that can't be read now doesn't stop the others: its file is none, its header is corrupt, its format
-isn't supported, its key is missing, or it is gone after a part of it was read. It isn't part of any plan until
-it can be read, and the offset doesn't count it as read, except that a recording's corrupt headers are reported
-like other corrupt bytes.
+isn't supported, its key is missing, or it is gone after a part of it was read. It isn't part of any plan
+until it can be read, and the offset doesn't count it as read, except that a recording's corrupt headers are
+reported like other corrupt bytes.
 
 A segment that is created and deleted between two runs can't be detected. The server deletes none while
 ``cdc_block_writes`` is true; anything else that cleans cdc_raw must delete only segments that the stored
