@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 from airflow_cdc_provider.exceptions import printable
 from airflow_cdc_provider.masking import masked
@@ -25,3 +27,19 @@ def _to_lines(record: logging.LogRecord) -> bool:
         lines = masked("".join(traceback.format_exception(*record.exc_info))).splitlines()
         record.exc_text = "\n".join(f"  {printable(line)}" for line in lines)
     return True
+
+
+class MaskedLog:
+    """The logger of one of Airflow's hooks, whose messages are masked lines."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a logging method, such as ``info``."""
+        write = getattr(self._log, name)
+
+        def write_masked(message: object, *args: object, **named: Any) -> None:
+            write("%s", printable(masked(str(message) % args if args else str(message))), **named)
+
+        return write_masked

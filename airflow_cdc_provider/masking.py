@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from airflow_cdc_provider.secret_values import LOGIN, PAIR, is_secret_name, secrets_of
+from airflow_cdc_provider.secret_values import is_secret_name, secrets_of
 
 MASK: Final = "***"
 _SHORT: Final = 4
@@ -37,7 +37,8 @@ _DISTINCT: Final = 8
 
 _MARKER: Final = re.compile(r"(\[CDC-[A-Z-]+\] )")
 
-_CUT: Final = re.compile(r"""\n|["' ]{0,2}(?:\.{3,}|…)["' ]{0,2}""")
+_CUTS: Final = (re.compile(r"""\n|["' \[(<]{0,2}(?:\.{3,}|…)["' \])>]{0,2}"""), re.compile("[\"'`]"))
+"""Where only a part of a value may be left: programs mark what they cut, or quote it."""
 _COMMON: Final = frozenset(
     re.findall(
         r"\w+",
@@ -126,9 +127,9 @@ class _Forms:
             while at >= 0:
                 yield at, at + len(form)
                 at = text.find(form, at + len(form))
-        if self._starts:
+        for cuts in _CUTS if self._starts else ():
             begin = 0
-            for cut in _CUT.finditer(text):
+            for cut in cuts.finditer(text):
                 yield from self._cut(text, begin, cut.start())
                 begin = cut.end()
             yield from self._cut(text, begin, len(text))
@@ -220,7 +221,8 @@ def masked_values(value: Any, texts: Collection[str], path: str = "") -> Any:
 def _masked(text: str) -> str:
     forms, packed = _searched(frozenset(_secrets - _names))
     decoded, places = _decoded(text)
-    spans = [*forms.spans(text), *(_named(text) if _secrets & _names else ())]
+    named = _named(decoded, frozenset(_secrets & _names))
+    spans = [*forms.spans(text), *((places[begin], places[end]) for begin, end in named)]
     if decoded != text:
         spans += [(places[begin], places[end]) for begin, end in forms.spans(decoded)]
     if found := list(packed.spans(decoded.translate(_BETWEEN))):
@@ -246,14 +248,21 @@ def _searched(secrets: frozenset[str]) -> tuple[_Forms, _Forms]:
     )
 
 
-def _named(text: str) -> Iterator[tuple[int, int]]:
-    """Find secrets that are names, or common words, where a secret is expected."""
-    for pair in PAIR.finditer(text):
-        if pair[2].strip("\"'.]}") in _secrets & _names and is_secret_name(pair[1]):
-            yield pair.span(2)
-    for login in LOGIN.finditer(text):
-        if login[1] in _secrets:
-            yield login.span(1)
+@lru_cache(maxsize=1)
+def _expected(secrets: frozenset[str]) -> re.Pattern[str]:
+    """Return what matches secrets that are names, or common words, where a secret is expected."""
+    either = "|".join(re.escape(one) for one in sorted(secrets, key=len, reverse=True))
+    return re.compile(
+        rf"""(?<![\w.-])(?P<name>[\w.-]{{1,60}})["']?\s{{0,3}}(?:[=:>]\s{{0,3}}b?["']?(?:\w{{1,60}}:)?|["'])"""
+        rf"""(?P<after>{either})(?![\w-])|://[^\s/@:]{{0,60}}:(?P<login>{either})@"""
+    )
+
+
+def _named(text: str, secrets: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """Find secrets that are names, or common words, after the name of a secret, and in addresses."""
+    for found in _expected(secrets).finditer(text) if secrets else ():
+        if found["login"] or is_secret_name(found["name"]):
+            yield found.span("login" if found["login"] else "after")
 
 
 def _decoded(text: str) -> tuple[str, Sequence[int]]:
@@ -281,7 +290,8 @@ def _forms_of(secret: str) -> Iterator[str]:
     yield base64.b64encode(data).decode().rstrip("=")
     if len(data) < _DISTINCT // 2:
         return
-    yield from (data.hex(), data.hex().upper())
+    for written in (data.hex(), data.hex(":")):
+        yield from (written, written.upper())
     for before in range(3):
         begin, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 _SHORT: Final = 4
 _DISTINCT: Final = 8
-_MOST_PARTS, _LONGEST_PART = 400, 2000
+_MOST_PARTS: Final = 400
 """Of a value that has secrets in it."""
 
 _ALWAYS: Final = re.compile(r"cookie|authorization|secreturi|user[._-]?info|connectionstring")
@@ -40,9 +40,11 @@ _PLAIN: Final = re.compile(
     r"|[a-z0-9-]+(\.[a-z0-9-]+)+(:\d+)?"
 )
 """Words, a number with its unit, a path, a host's name."""
-LOGIN: Final = re.compile(r"(?:://|thin:|oci:)[^/@:\s]*[:/](\S{1,200})@|https?://([^/@:\s]{4,})@")
-"""A login in an address."""
-PAIR: Final = re.compile(r"""(?<![\w.-])(?=([\w.-]+)["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s;,&)]+))""")
+_ADDRESSES: Final = re.compile(r",\s*(?=[\w+.-]+:)")
+"""Between the addresses of a list."""
+_PAIR: Final = re.compile(
+    r"""(?<![\w.-])(?=([\w.-]{1,200})["']?\s{0,9}[=:]\s{0,9}("[^"]{0,2000}"|'[^']{0,2000}'|[^\s;,&)]{1,2000}))"""
+)
 """``name=value`` or ``name: value``; values may be quoted."""
 
 
@@ -68,9 +70,18 @@ def _found(value: Any, name: str) -> Iterator[str]:
         yield from _in_text(value.decode(errors="replace") if isinstance(value, bytes) else str(value), name)
 
 
-def by_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of some settings whose names say that they are secrets: most have values of any form."""
-    return {name: value for name, value in values.items() if is_secret_name(name) or _holds(_words(name))}
+def stated_secrets(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the secrets in values whose forms say nothing, such as classes and flags.
+
+    They are the values of names of secrets, and in others logins of addresses and ``password=...``.
+    """
+    found: set[str] = set()
+    for name, value in values.items():
+        if is_secret_name(name) or _holds(_words(name)):
+            found |= secrets_of({name: value})
+        else:
+            found.update(_stated(str(value)))
+    return frozenset(filter(str.strip, found))
 
 
 def _words(name: object) -> str:
@@ -93,6 +104,24 @@ def _is_public(name: str, value: str) -> bool:
     return bool(_NEVER.search(name) or _NAMING.search(name) or _PLAIN.fullmatch(value))
 
 
+def _stated(text: str) -> Iterator[str]:
+    """Return logins in addresses, and values after names of secrets."""
+    for address in _ADDRESSES.split(text):
+        before, _, after = address.rpartition("@")
+        kind, is_address, authority = before.rpartition("://")
+        if before.startswith("jdbc:") and not is_address:  # jdbc:oracle:thin:user/password@host
+            authority = before.rpartition(":")[2].replace("/", ":", 1)
+        user, _, password = authority.partition(":")
+        token = user if kind.startswith("http") and not password and len(user) >= _SHORT else ""
+        if after:
+            for one in (password, password.partition("@")[0], token):
+                yield from (one, unquote(one))
+    for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
+        if is_secret_name(pair[1]):
+            given = pair[2].strip("\"'")
+            yield from (given, unquote(given), unquote(given.partition(":")[2]), given.partition(" ")[2])
+
+
 def _in_text(text: str, name: str) -> Iterator[str]:
     is_secret, is_address = is_secret_name(name), "://" in text
     if text.lstrip().startswith("{"):
@@ -100,16 +129,12 @@ def _in_text(text: str, name: str) -> Iterator[str]:
             yield from _found(json.loads(text), name)
             if not is_secret:
                 return
-    for password, token in LOGIN.findall(text):
-        for one in {password, password.partition("@")[0], token}:
-            yield from (one, unquote(one))
-    has_parts = _holds(name) or (is_secret and not is_address)
-    for pair in islice(PAIR.finditer(text), _MOST_PARTS):
-        key, given = _words(pair[1]), pair[2].strip("\"'")[:_LONGEST_PART]
-        if is_secret_name(key):
-            yield from (given, unquote(given), unquote(given.partition(":")[2]), given.partition(" ")[2])
-        elif has_parts and len(given) >= _SHORT and not _is_public(key, given):
-            yield from (given, unquote(given))
+    yield from _stated(text)
+    if _holds(name) or (is_secret and not is_address):
+        for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
+            given = pair[2].strip("\"'")
+            if len(given) >= _SHORT and not _is_public(_words(pair[1]), given):
+                yield from (given, unquote(given))
     if not is_secret:
         for one in text.split("&") if "=" in text else (text,):
             key, _, value = one.partition("=")
@@ -117,7 +142,7 @@ def _in_text(text: str, name: str) -> Iterator[str]:
                 key, value = "", one
             if _holds(_words(key)):
                 yield from _in_text(value, _words(key))
-            elif not (_holds(name) and PAIR.search(text)) and not _is_public(key or name, value):
+            elif not (_holds(name) and _PAIR.search(text)) and not _is_public(key or name, value):
                 yield value
         return
     yield from (text, text.strip())

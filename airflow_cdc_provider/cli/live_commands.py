@@ -271,7 +271,8 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def _print(value: object) -> None:
-    write(json.dumps(value, sort_keys=True))
+    """Print data, which a mask must not change: an offset may be edited and stored. Its errors are masked."""
+    sys.stdout.write(f"{json.dumps(value, sort_keys=True)}\n")
 
 
 def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -29,13 +29,13 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_cdc_provider.assets import changes_asset, mirror_asset, mirrors_alias
 from airflow_cdc_provider.connections.kafka import with_kafka
 from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike, to_connector
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, printable
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.hooks._of_connector import hook_for, with_secrets
 from airflow_cdc_provider.hooks.source import CdcHook
 from airflow_cdc_provider.jobs.spark.redaction import REDACTION, with_redaction
 from airflow_cdc_provider.jobs.spec import ConnectionRef, JobResult, JobSpec, Stage
 from airflow_cdc_provider.links.connector import ConnectorAssetsLink
-from airflow_cdc_provider.logs import logger
+from airflow_cdc_provider.logs import MaskedLog, logger
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.tasks.failures import error_of, for_airflow
 from airflow_cdc_provider.tasks.lineage import Lineage, as_openlineage, lineage_of
@@ -171,14 +171,12 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             raise for_airflow(error) from None
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the hook, which logs Spark's output masked: Airflow knows no encodings of secrets."""
+        """Return the hook, which logs masked lines: Airflow knows no encodings of secrets.
+
+        It finds the application's id and exit code in the lines as Spark wrote them.
+        """
         hook = super()._get_hook()
-        log_lines = hook._process_spark_submit_log
-
-        def log_masked(itr: Iterator[Any]) -> None:
-            log_lines(printable(masked(line)) for line in itr)
-
-        hook._process_spark_submit_log = log_masked  # type: ignore[method-assign]
+        hook._log = MaskedLog(hook.log)  # type: ignore[assignment]
         return hook
 
     def submit_job(self, context: Context) -> str | None:

@@ -13,7 +13,7 @@ from airflow_cdc_provider.connector.declaration import Connector, ConnectorLike,
 from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.masking import known, masked, remember
 from airflow_cdc_provider.options import value_of
-from airflow_cdc_provider.secret_values import by_name
+from airflow_cdc_provider.secret_values import stated_secrets
 
 _ROUNDS: Final = 100_000
 
@@ -37,7 +37,7 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
             to_connector(connector)
     for given in settings:
         plain = value_of(given) if isinstance(given, str) else given
-        remember(by_name(plain) if isinstance(plain, Mapping) else {})
+        remember(list(stated_secrets(plain)) if isinstance(plain, Mapping) else [], secret=True)
     keep_secret(known().secrets, secret=True)
 
 

@@ -47,6 +47,7 @@ from airflow_cdc_provider.sources.cql.connection import translated
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated as of_mongodb
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.sources.vitess.source import VitessSource
+from airflow_cdc_provider.tasks.rendered_arguments import keep_rendered
 from tests.bounded import bounded
 
 OF_VTGATE = [
@@ -237,11 +238,22 @@ def test_a_secret_that_is_a_name_is_masked_where_a_secret_is_expected() -> None:
             f'{{"token": "{secret}"}}',
             f"mongodb://me:{secret}@host/x",
             f"SASL_PASSWORD: {secret}",
+            json.dumps({"body": json.dumps({"password": secret})}),
+            f"{{'password': b'{secret}'}}",
+            f"<password>{secret}</password>",
+            f"PASSWORD '{secret}'",
+            f"user_info=u:{secret}",
         ):
             hidden = masking.masked(written)
             assert hidden.count(secret) == written.removeprefix("mongodb").count(secret) - 1 + (
                 secret == "mongodb" and written.startswith("mongodb")
             ), hidden
+
+
+def test_a_value_that_is_quoted_in_part_and_a_name_that_is_escaped_are_masked() -> None:
+    masking.remember(["admin", "correct-horse-9"], secret=True)
+    assert masking.masked("password=%61dmin") == "password=***"
+    assert masking.masked("Failed to parse 'correct-hors' as int") == "Failed to parse '***' as int"
 
 
 @pytest.mark.parametrize(
@@ -289,6 +301,8 @@ WRITTEN: dict[str, Callable[[str], str]] = {
     "an address of JSON": lambda s: "".join(map(percent, json.dumps(s))),
     "cut by Pydantic": lambda s: f"[input_value='{s[: max(8, len(s) - 3)]}...', input_type=str]",
     "cut in its middle": lambda s: f"'{s[:9]}...{s[-9:]}' of x",
+    "cut by a bracket": lambda s: f"{s[: max(8, len(s) - 3)]}[...]",
+    "hexadecimal with colons": lambda s: s.encode().hex(":"),
     "cut by an ellipsis": lambda s: f"{s[: max(8, len(s) - 3)]}… and more",
 }
 
@@ -326,13 +340,50 @@ def test_ordinary_text_stays(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["%41", "%25", "\\", "\\x", "&amp;", "é", "à", "...", "'", "password='", "a\n"]
+    "unit",
+    [
+        "%41",
+        "%25",
+        "\\",
+        "\\x",
+        "&amp;",
+        "é",
+        "à",
+        "...",
+        "'",
+        "password='",
+        "a\n",
+        "a:",
+        "://a:",
+        "password:",
+    ],
 )
 def test_masks_take_time_by_the_length_of_a_text_of_escapes(unit: str) -> None:
     masking.remember(["p4ss-w0rd%ä", "table", unit * 9], secret=True)
     masking.masked("x")
     with bounded(seconds=1, mebibytes=64):
         masking.masked(unit * (100_000 // len(unit)))
+
+
+@pytest.mark.parametrize(
+    ("given", "secrets"),
+    [
+        ("mongodb://u:" + 243 * "x" + "@h/db", 243 * "x"),
+        ("mongodb://u:my secret pw9@h", "my secret pw9"),
+        ("https://u1:eins-aa@r1,https://u2:zwei-bb@r2", "eins-aa zwei-bb"),
+        ("u:geheim-cc@reg", "geheim-cc"),
+        ("https://tokentoken1@reg/x", "tokentoken1"),
+        ("jdbc:oracle:thin:scott/tiger-dd@h:1521/x", "tiger-dd"),
+        ("-Djavax.net.ssl.trustStorePassword=geheim-ee", "geheim-ee"),
+    ],
+)
+def test_logins_in_values_of_any_name_are_secrets(given: str, secrets: str) -> None:
+    expected = {secrets} if secrets in given else set(secrets.split())
+    keep_secret({"host": given})
+    assert masking.known().secrets >= expected
+    masking.forget()
+    keep_rendered(None, {"DATABASE": given})
+    assert masking.known().secrets >= expected
 
 
 SETTINGS = {

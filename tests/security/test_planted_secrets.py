@@ -16,10 +16,10 @@ import traceback
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk._shared.secrets_masker import redact
 from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
@@ -39,14 +39,14 @@ from airflow_cdc_provider.events.transforms.options import HashOptions
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.get_provider_info import get_provider_info
 from airflow_cdc_provider.jobs.application import _Masking
-from airflow_cdc_provider.jobs.spark.failures import explain
 from airflow_cdc_provider.jobs.spark.redaction import with_redaction
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
+from airflow_cdc_provider.logs import MaskedLog
+from airflow_cdc_provider.operators import spark_stage
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
 from airflow_cdc_provider.secrets import resolve_secret
 from airflow_cdc_provider.sources.contract import Finding
 from airflow_cdc_provider.sources.registry import source_names, source_plugin
-from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.tasks.lineage import catalog_namespace, source_namespace
 from airflow_cdc_provider.tasks.run_folder import RunFolder
 from tests.bounded import bounded
@@ -397,7 +397,8 @@ def test_no_output_of_a_run_has_a_secret(
     context["ti"].xcom_push = lambda *pair, **named: pushed.append((pair, named))
 
     logged: list[str] = []
-    monkeypatch.setattr(SparkSubmitHook, "_process_spark_submit_log", lambda _, lines: logged.extend(lines))
+    lines = SimpleNamespace(info=lambda text, *given: logged.append(f"{text % given}\n"))
+    monkeypatch.setattr(spark_stage, "MaskedLog", lambda _: MaskedLog(lines))
 
     sync.render_template_fields(context)
     rendered = _serialize_rendered_fields(sync)
@@ -480,14 +481,12 @@ def test_an_error_of_a_worker_is_masked_before_spark_logs_it() -> None:
     assert not leaks("".join(traceback.format_exception(raised.value)), secret(1))
 
 
-def test_a_secret_that_is_part_of_a_name_changes_no_decision() -> None:
-    masking.remember("shop", secret=True)
-    lost = failure("streaming", "UNKNOWN", "cannot determine table columns for shop_items: event has [1]")
-    assert isinstance(lost, StaleTabletSchema)
-    assert lost.table == "shop_items"
-    assert "shop" not in str(lost)
-    masking.remember("Connection", secret=True)
-    assert isinstance(explain(RuntimeError("java.net.ConnectException: Connection refused")), TransientError)
+def test_what_a_hook_reads_in_lines_of_spark_is_not_masked() -> None:
+    masking.remember(["driver", "0007", "1234"], secret=True)
+    hook = CdcSyncOperator(task_id="sync", connector=DECLARATION)._get_hook()
+    hook._is_yarn, hook._is_kubernetes, hook._connection["deploy_mode"] = False, True, "cluster"
+    hook._process_spark_submit_log(iter(["INFO submission ID spark:shop-0007-driver", "exit code: 1234"]))
+    assert (hook._kubernetes_driver_pod, hook._spark_exit_code) == ("shop-0007-driver", 1234)
 
 
 def hold(places: list[Path], held: Any) -> None:
