@@ -77,8 +77,8 @@ def rendered(value: Any) -> Any:
     """Return plain data whose texts are :class:`Rendered`."""
     if isinstance(value, str):
         return value if isinstance(value, Rendered) else Rendered(value)
-    if isinstance(value, dict):
-        return {rendered(name): rendered(member) for name, member in value.items()}
+    if isinstance(value, Mapping):  # Airflow's params aren't a dict, and their items are no values
+        return {rendered(name): rendered(value[name]) for name in value}
     return [rendered(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 

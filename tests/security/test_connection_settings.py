@@ -260,7 +260,7 @@ def test_mongodb_gets_no_token_of_the_machine(
     refused_unless_allowed(monkeypatch, MongodbCdcHook("c").connection_values)
 
 
-OPTIONS = "authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:gcp,TOKEN_RESOURCE:a&tlsInsecure=true"
+OPTIONS = "authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:gcp,TOKEN_RESOURCE:a&tls=false"
 
 
 @pytest.mark.parametrize(

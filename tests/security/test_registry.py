@@ -148,7 +148,9 @@ def test_an_answer_of_the_issuer_of_tokens_takes_bounded_time_and_memory(
         reached.append(sum(map(len, handler.headers.values())))
         body(200, b'{"schema":')(handler, ended)
 
-    issuer = {f"bearer.auth.{name}": "x" for name in ("logical.cluster", "client.id", "client.secret", "scope")}
+    issuer = {
+        f"bearer.auth.{name}": "x" for name in ("logical.cluster", "client.id", "client.secret", "scope")
+    }
     issuer |= {
         "bearer.auth.issuer.endpoint.url": str(serving(answer).client["url"]),
         "bearer.auth.credentials.source": "OAUTHBEARER",
