@@ -78,7 +78,7 @@ def rendered(value: Any) -> Any:
     if isinstance(value, str):
         return value if isinstance(value, Rendered) else Rendered(value)
     if isinstance(value, Mapping):  # Airflow's params aren't a dict, and their items are no values
-        return {rendered(name): rendered(value[name]) for name in value}
+        return {rendered(k) if isinstance(k, str) else k: rendered(value[k]) for k in value}
     return [rendered(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -110,7 +110,8 @@ def unwrapped(value: Any, path: str = "") -> Any:
     if isinstance(value, Rendered):
         return value.value
     if isinstance(value, Mapping):
-        return {unwrapped(name, path): unwrapped(one, _join(path, str(name))) for name, one in value.items()}
+        members = ((k.value if isinstance(k, Rendered) else k, v) for k, v in value.items())
+        return {k: unwrapped(v, _join(path, str(k))) for k, v in members}
     return [unwrapped(member, path) for member in value] if isinstance(value, (list, tuple)) else value
 
 

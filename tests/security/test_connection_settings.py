@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.connection_settings import check_files, flag, read_file
 from airflow_cdc_provider.connections.kafka import kafka_values
@@ -282,6 +285,15 @@ def test_a_servers_word_is_no_connection_string(
         connection.pinned_client(values)
 
 
+@given(st.text("h1.:-_%[]/?@=&#;, \n\u00e4", min_size=1, max_size=12))
+def test_an_address_of_a_server_has_no_options_login_or_second_server(address: str) -> None:
+    if connection._SERVER.fullmatch(address):
+        with suppress(ValueError, PyMongoError):
+            found = parse_uri(f"mongodb://{address}/")
+            assert (len(found["nodelist"]), found["username"], found["database"]) == (1, None, None)
+            assert not found["options"]
+
+
 @pytest.mark.parametrize("address", ["db-1.corp:27017", "127.0.0.1:27018", "[::1]:27017", "db_1"])
 def test_a_client_of_one_server_has_the_login_and_options_of_the_connection(
     address: str, monkeypatch: pytest.MonkeyPatch
@@ -292,7 +304,7 @@ def test_a_client_of_one_server_has_the_login_and_options_of_the_connection(
         extra = {"readPreference": "nearest", "tls": True} if host == "h" else {}
         values = MongodbValues.read({"host": host, "extra": extra, **login}, 1)
         with connection.pinned_client(values) as client:
-            pool = client.options.pool_options
+            pool: Any = client.options.pool_options
             assert pool._credentials[1:4] == ("users", "me", "p@ss")
             assert pool._ssl_context.verify_mode
             assert client.options.direct_connection
