@@ -63,20 +63,56 @@ class Rendered(str):
 
 
 def value_of(text: str) -> Any:
-    """Return the value that a text is the JSON or Python notation of; the text itself if it is none."""
+    """Return the value that a text is the JSON or Python notation of; the text itself if it is none.
+
+    Of what a template became, all texts are such ones, too.
+    """
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return read(text)
+            return rendered(read(text)) if isinstance(text, Rendered) else read(text)
     return text
 
 
-def unwrapped(value: Any) -> Any:
-    """Return plain data with what each template in it gave: a text stays one."""
+def rendered(value: Any) -> Any:
+    """Return plain data whose texts are :class:`Rendered`."""
+    if isinstance(value, str):
+        return value if isinstance(value, Rendered) else Rendered(value)
+    if isinstance(value, Mapping):  # Airflow's params aren't a dict, and their items are no values
+        return {rendered(k) if isinstance(k, str) else k: rendered(value[k]) for k in value}
+    return [rendered(member) for member in value] if isinstance(value, (list, tuple)) else value
+
+
+def require_no_reference(value: object, path: str) -> None:
+    """Refuse a reference in what a template became: who triggers a DAG would read the machine's secrets.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    if isinstance(value, Rendered) and ("${env:" in value or "${file:" in value):
+        raise ConfigurationError(
+            f"invalid value for {f'option {path}' if path else 'an option'}",
+            expected="no ${env:NAME} or ${file:PATH} in what a template, a parameter or a task gives",
+            remedy="write the reference into the DAG, or into the file of the declaration",
+        )
+
+
+def unwrapped(value: Any, path: str = "") -> Any:
+    """Return plain data with what each template in it gave: a text stays one.
+
+    Args:
+        value: The data.
+        path: Path of its option, for messages.
+
+    Raises:
+        ConfigurationError: A template gave a reference.
+    """
+    require_no_reference(value, path)
     if isinstance(value, Rendered):
         return value.value
     if isinstance(value, Mapping):
-        return {name: unwrapped(member) for name, member in value.items()}
-    return [unwrapped(member) for member in value] if isinstance(value, (list, tuple)) else value
+        members = ((k.value if isinstance(k, Rendered) else k, v) for k, v in value.items())
+        return {k: unwrapped(v, _join(path, str(k))) for k, v in members}
+    return [unwrapped(member, path) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 def option(
@@ -255,6 +291,7 @@ def _leaves(value: object, *, text: bool = True) -> list[str]:
 
 def _secret(hint: Any, given: object, path: str, secret: Any) -> Any:
     """Return a secret, or a mapping that has some, with references to secrets; no error has a value."""
+    require_no_reference(given, path)
     if isinstance(given, str) and hint is not str:
         given = from_environment(hint, given, path)
     if isinstance(given, Mapping) and hint is not str:
@@ -276,6 +313,7 @@ def _secret(hint: Any, given: object, path: str, secret: Any) -> Any:
 
 def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any:
     path = _join(path, str(name))
+    require_no_reference(given, path)
     if isinstance(given, str) and (text := os.environ.get(environment_variable(given))) is not None:
         if is_public(name, text):
             return text
@@ -290,7 +328,7 @@ def _member_of_secrets(hint: Any, name: object, given: object, path: str) -> Any
         )
     elif not (isinstance(given, str) and is_reference(given)) and not is_public(name, given):
         remember(given, secret=True)
-    return unwrapped(given) if hint is Any else given
+    return unwrapped(given, path) if hint is Any else given
 
 
 def from_environment(hint: Any, value: object, path: str) -> object:
@@ -303,8 +341,9 @@ def from_environment(hint: Any, value: object, path: str) -> object:
         path: The option's dotted path, for messages.
 
     Raises:
-        ConfigurationError: The variable is not set, or is not valid YAML.
+        ConfigurationError: The variable is not set, or is not valid YAML; or a template gave the reference.
     """
+    require_no_reference(value, path)
     is_text = _is_text(hint)
     variable = environment_variable(value) if isinstance(value, str) else ""
     if not variable:
@@ -426,7 +465,7 @@ def _value(hint: Any, value: object, path: str) -> Any:
         member = (typing.get_args(hint) or (str, object))[1]
         return {str(k): _member(member, v, _join(path, str(k))) for k, v in value.items()}
     if hint is Any:
-        return unwrapped(value)
+        return unwrapped(value, path)
     return value if hint is object else _scalar(hint, value, path)
 
 

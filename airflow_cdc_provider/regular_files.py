@@ -109,13 +109,16 @@ def read_small(path: str | Path) -> bytes:
     Mounted secrets are links. A file's size says little: some of the kernel's files have none, and never end.
 
     Raises:
-        OSError: It is another kind of file, is too large (``EFBIG``), is missing, or can't be read.
+        OSError: It is another kind of file, is too large (``EFBIG``), waits for data (``EAGAIN``), is
+            missing, or can't be read.
     """
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise _irregular(status, path)  # some devices do something when they are opened
     with open(open_regular(path, links=True), "rb") as file:
-        data = file.read(_MOST_BYTES + 1) or b""
+        data = file.read(_MOST_BYTES + 1)
+    if data is None:
+        raise OSError(errno.EAGAIN, "it has no end", str(path))
     if len(data) > _MOST_BYTES:
         raise OSError(errno.EFBIG, "it has more than 1 MiB", str(path))
     return data

@@ -5,10 +5,10 @@ The connection of the source, and of its registry, is checked by the source.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from airflow_cdc_provider.connections.kafka import kafka_values
 from airflow_cdc_provider.connections.pulsar import pulsar_values
@@ -18,6 +18,12 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.contract import Finding
+
+_HOSTS: Final = r"://(?:\S{0,500}@)?([^/?#\s@]*)"
+_HTTP: Final = re.compile(rf"\bhttp{_HOSTS}", re.IGNORECASE)
+_JDBC: Final = re.compile(rf"\bjdbc:(?:postgresql|mysql|mariadb){_HOSTS}", re.IGNORECASE)
+_JDBC_TLS: Final = re.compile(r"(ssl|tls)\w{0,30}=(?!disable|allow|prefer|false)", re.IGNORECASE)
+"""Their drivers use TLS for sure only if a setting requires it."""
 
 
 def plain_logins(connector: Connector) -> list[Finding]:
@@ -33,8 +39,9 @@ def plain_logins(connector: Connector) -> list[Finding]:
             )
         except ConfigurationError as error:
             findings.append(Finding("error", option, str(error), error.remedy))
-    catalog = urlsplit(str(connector.lake.catalog_options.get("uri", "")))
-    servers = [catalog.netloc.rpartition("@")[2]] if catalog.scheme == "http" else []
+    settings = " ".join(f"{name}={value}" for name, value in connector.lake.catalog_options.items())
+    named = [*_HTTP.findall(settings), *([] if _JDBC_TLS.search(settings) else _JDBC.findall(settings))]
+    servers = [host for hosts in named for host in hosts.split(",") if host]
     return findings + login_findings(servers, login=True, encrypted=False, subject="lake.catalog_options")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ from airflow_cdc_provider.transfer.stores import (
 if TYPE_CHECKING:
     from paramiko import SFTPClient, SSHClient
 
+_HOST: Final = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 _AWS_EXTRA: Final = ("region_name", "endpoint_url", "aws_session_token", "profile_name")
 
 
@@ -134,11 +136,22 @@ class SftpStore:
             check_files(
                 {"key_file": os.path.expanduser(given.extra_dejson.get("key_file") or "")}, "key_file"
             )
-            client = SSHHook(ssh_conn_id=self.ssh_conn_id).get_conn()
+            client = SSHHook(ssh_conn_id=self.ssh_conn_id, remote_host=self._host(given.host)).get_conn()
         except AirflowNotFoundException as error:
             raise _missing(self.ssh_conn_id, "ssh") from error
         self._opened.append(client)
         return client.open_sftp()
+
+    def _host(self, host: str | None) -> str:
+        """Return a host; the worker's SSH configuration may put it into a command (``ProxyCommand``)."""
+        if not _HOST.fullmatch(host or ""):
+            raise ConfigurationError(
+                f"connection {self.ssh_conn_id} has no valid host",
+                expected="a name or an address: letters, digits, and _ . - : %, not - or . first",
+                found=repr(host)[:80],
+                remedy="correct the host of the Airflow connection; a port has its own field",
+            )
+        return str(host)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

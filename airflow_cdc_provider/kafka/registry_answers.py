@@ -8,6 +8,8 @@ from typing import Any, Final
 
 MOST_BYTES: Final = 4 << 20
 """Largest answer, and the most of a schema with all schemas that it refers to."""
+_MOST_OF_TOKEN: Final = 64 << 10
+"""Largest answer of an issuer of tokens."""
 _ANSWER_SECONDS: Final = 60.0
 """Maximum time for the body of an answer, however slowly it arrives."""
 
@@ -15,8 +17,16 @@ _ANSWER_SECONDS: Final = 60.0
 def bound_answers(client: Any) -> None:
     """Let a client give up an answer that is too large, compressed, or takes too long.
 
-    The client has no setting for it, so this uses the HTTP session in it.
+    The client has no setting for it, so this uses the HTTP sessions in it: to the registry, and to the issuer
+    of its tokens.
     """
+    rest = client._rest_client
+    _bound(rest.session, MOST_BYTES)
+    if issuer := getattr(rest.bearer_field_provider, "client", None):
+        _bound(issuer, _MOST_OF_TOKEN)
+
+
+def _bound(session: Any, most_bytes: int) -> None:
     from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
     class Bounded(httpx.SyncByteStream):
@@ -24,7 +34,7 @@ def bound_answers(client: Any) -> None:
             self._stream = stream
 
         def __iter__(self) -> Iterator[bytes]:
-            end, left = time.monotonic() + _ANSWER_SECONDS, MOST_BYTES
+            end, left = time.monotonic() + _ANSWER_SECONDS, most_bytes
             for piece in self._stream:
                 left -= len(piece)
                 if left < 0 or time.monotonic() > end:
@@ -39,6 +49,5 @@ def bound_answers(client: Any) -> None:
             raise ValueError("a compressed answer, which wasn't requested")
         response.stream = Bounded(response.stream)
 
-    session = client._rest_client.session
     session.headers["Accept-Encoding"] = "identity"
     session.event_hooks = {"response": [bound]}

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_cdc_provider.connector.declaration import ConnectorLike, to_connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.masking import masked
-from airflow_cdc_provider.options import NATIVE, Rendered, unwrapped, value_of
+from airflow_cdc_provider.options import NATIVE, Rendered, rendered, unwrapped, value_of
 from airflow_cdc_provider.tasks.failures import for_airflow
 from airflow_cdc_provider.tasks.rendered_arguments import Shown, keep_rendered
 
@@ -23,11 +23,16 @@ class TemplatedTask:
     gives a value that isn't one; where text is declared, its text. A base of operators and sensors.
     """
 
-    def render_template(self, content: Any, *arguments: Any, **named: Any) -> Any:
-        """Render a template, or the templates in a collection."""
+    def render_template(
+        self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Render a template, or the templates in a collection; look up what a task or a parameter gives."""
         airflow: Any = super()
-        value = airflow.render_template(content, *arguments, **named)
-        return content if isinstance(value, Rendered) and value == content else value
+        value = airflow.render_template(content, context, jinja_env, seen_oids)
+        if isinstance(value, Rendered) and value == content:
+            return content
+        mapped = value is content and id(content) in (seen_oids or ())
+        return rendered(value) if mapped or hasattr(content, "resolve") else value
 
     def _render(self, template: Any, context: Any, dag: Any = None) -> Any:
         airflow: Any = super()
@@ -35,7 +40,8 @@ class TemplatedTask:
             return Rendered(airflow._render(template, context, dag))
         nodes = list(template.generate(context))
         value = nodes[0] if len(nodes) == 1 else "".join(map(str, nodes))
-        return Rendered(str(value), value) if isinstance(value, (str, bool, int, float)) else value
+        scalar = isinstance(value, (str, bool, int, float))
+        return Rendered(str(value), value) if scalar else rendered(value)
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], *more: Any, **named: Any

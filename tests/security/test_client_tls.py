@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from pymongo.errors import PyMongoError
 from pymongo.synchronous.srv_resolver import _SrvResolver
 
-from airflow_cdc_provider.connections.plain_logins import CHECKS
+from airflow_cdc_provider.connections.plain_logins import CHECKS, plain_logins
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, TransientError
 from airflow_cdc_provider.get_provider_info import get_provider_info
@@ -566,3 +566,27 @@ def test_the_connection_of_each_option_is_checked() -> None:
     declared = {"name": "s", "source": {"type": "debezium", "topics": ["a"]}}
     named = set(options_of_connections(Connector.from_dict(declared)))
     assert named == {*CHECKS, "source.conn_id", "source.registry.connection"}, "the source checks its own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [
+        ({"uri": "http://c:8181", "credential": "id:secret"}, "c:8181"),
+        ({"uri": "https://c", "oauth2-server-uri": "HTTP://issuer/token", "credential": "x"}, "issuer"),
+        ({"uri": "https://c", "s3.endpoint": "http://minio:9000", "s3.secret-access-key": "x"}, "minio:9000"),
+        ({"uri": "http://me:a/b@c:8181/v1"}, "c:8181"),
+        ({"uri": "jdbc:postgresql://db:5432/x?a=b", "jdbc.password": "x"}, "db:5432"),
+        ({"uri": "jdbc:mysql://a,db/x?useSSL=false", "jdbc.password": "x"}, "a, db"),
+        ({"uri": "jdbc:postgresql://db/x", "jdbc.sslmode": "prefer", "jdbc.password": "x"}, "db"),
+        ({"uri": "https://c", "s3.endpoint": "https://s3", "credential": "x"}, ""),
+        ({"uri": "http://localhost:8181", "s3.endpoint": "http://127.0.0.1:9000"}, ""),
+        ({"uri": "jdbc:postgresql://db/x?sslmode=verify-full", "jdbc.password": "x"}, ""),
+        ({"uri": "jdbc:sqlite:/tmp/x", "warehouse": "s3://b/http"}, ""),
+    ],
+)
+def test_each_address_of_a_catalog_without_tls_is_reported(settings: dict[str, str], host: str) -> None:
+    lake = {"catalog_options": {"type": "rest", **settings}}
+    found = plain_logins(Connector.from_dict({"name": "s", "source": {"type": "mongodb"}, "lake": lake}))
+    texts = [one.message for one in found if one.subject == "lake.catalog_options"]
+    assert [f"sent to {host} without TLS" in text for text in texts] == ([True] if host else [])
+    assert "me:" not in "".join(texts)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import parse_uri
 
 from airflow_cdc_provider.connection_settings import check_files, flag, read_file
 from airflow_cdc_provider.connections.kafka import kafka_values
@@ -26,6 +30,7 @@ from airflow_cdc_provider.pulsar.connection import Brokers
 from airflow_cdc_provider.pulsar.settings import ClientSettings as PulsarSettings
 from airflow_cdc_provider.sources.cql.driver.driver_settings import read_driver_file
 from airflow_cdc_provider.sources.cql.driver.tls import tls_context
+from airflow_cdc_provider.sources.mongodb import connection
 from airflow_cdc_provider.sources.mongodb.connection import ConnectionValues as MongodbValues
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues as VitessValues
 from tests.bounded import bounded
@@ -154,6 +159,50 @@ def test_files_are_links_and_folders_of_authorities_as_elsewhere(tmp_path: Path)
         client_settings({"host": "r", "extra": {"ssl.ca.location": path}})
 
 
+def test_a_file_that_waits_for_data_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/kmsg does for root: it is a regular file, and a library would wait in its read."""
+    pipe, _ = os.pipe2(os.O_NONBLOCK)
+    monkeypatch.setattr("airflow_cdc_provider.regular_files.open_regular", lambda path, links: pipe)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        check_files({"setting": str(tmp_path / "file")}, "setting")
+    os.close(_)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "x:22 -F /dev/null -oProxyCommand='touch x' y.corp",
+        *("-oProxyCommand=x", ".x", "a b", "a\tb", "a\n", "a;b", "$(x)", "`x`", "a|b", "a'b", 'a"b', "a\\b"),
+        *("a&b", "a/b", "u@h", "a,b", "%", "\u00e4", "a\0", "", " "),
+    ],
+)
+def test_a_host_of_ssh_is_no_part_of_a_command(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's SSH configuration puts it into commands: ``ProxyCommand ssh -W %h:%p bastion``."""
+    reached: list[str] = []
+    monkeypatch.setattr(
+        "airflow.providers.ssh.hooks.ssh.SSHHook.get_conn", lambda hook: reached.append(hook.remote_host)
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_NODE", json.dumps({"conn_type": "ssh", "host": host}))
+    with pytest.raises(ConfigurationError, match="no valid host"):
+        SftpStore("node", "/x").items()
+    assert reached == []
+
+
+@pytest.mark.parametrize("host", ["node-1.corp", "10.0.0.1", "::1", "fe80::1%eth0", "cassandra_1"])
+def test_hosts_of_ssh_are_names_and_addresses(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reached(Exception):
+        """With the host."""
+
+    def connect(hook: Any) -> None:
+        raise Reached(hook.remote_host)
+
+    monkeypatch.setattr("airflow.providers.ssh.hooks.ssh.SSHHook.get_conn", connect)
+    monkeypatch.setenv("AIRFLOW_CONN_NODE", json.dumps({"conn_type": "ssh", "host": host}))
+    with pytest.raises(Reached, match=f"^{host}$"):
+        SftpStore("node", "/x").items()
+
+
 @given(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6), st.just([])))
 def test_a_flag_is_true_or_false(value: object) -> None:
     if value is None or value == "":
@@ -212,6 +261,60 @@ def test_mongodb_gets_no_token_of_the_machine(
 ) -> None:
     stored(monkeypatch, "cdc_mongodb", **connection)
     refused_unless_allowed(monkeypatch, MongodbCdcHook("c").connection_values)
+
+
+OPTIONS = "authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:gcp,TOKEN_RESOURCE:a&tls=false"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"h:1/?{OPTIONS}", f"h:1/x?{OPTIONS}", f"h?{OPTIONS}", f"u@h:1/?{OPTIONS}", "h:1/?tls=false"),
+        *("h:1/?authMechanism=PLAIN", "u:p@h:1", "h:1/x", "h:1,i:1", "h:1#", "h:1 ", "h:1\n", "h;tls=false"),
+        *("%2Fx.sock", "[::1]:1/?tls=false", "[x]:1", "", None, 1, ["h:1"], {"a": "b"}),
+    ],
+)
+@pytest.mark.parametrize("message", ["", "isdbgrid"])
+def test_a_servers_word_is_no_connection_string(
+    address: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_hello", lambda client: {"me": address, "msg": message})
+    monkeypatch.setattr(connection, "_any_node", lambda client: address)
+    values = MongodbValues.read({"host": "h", "extra": {"readPreference": "nearest", "tls": True}}, 1)
+    with pytest.raises(ConfigurationError, match="invalid address"):
+        connection.pinned_client(values)
+
+
+@given(st.text("h1.:-_%[]/?@=&#;, \n\u00e4", min_size=1, max_size=12))
+def test_an_address_of_a_server_has_no_options_login_or_second_server(address: str) -> None:
+    if connection._SERVER.fullmatch(address):
+        with suppress(ValueError, PyMongoError):
+            found = parse_uri(f"mongodb://{address}/")
+            assert (len(found["nodelist"]), found["username"], found["database"]) == (1, None, None)
+            assert not found["options"]
+
+
+@pytest.mark.parametrize("address", ["db-1.corp:27017", "127.0.0.1:27018", "[::1]:27017", "db_1"])
+def test_a_client_of_one_server_has_the_login_and_options_of_the_connection(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_hello", lambda client: {"me": address})
+    for host in ("h", "mongodb://me:p%40ss@h/users?readPreference=nearest&tls=true"):
+        login = {"login": "me", "password": "p@ss", "schema": "users"} if host == "h" else {}
+        extra = {"readPreference": "nearest", "tls": True} if host == "h" else {}
+        values = MongodbValues.read({"host": host, "extra": extra, **login}, 1)
+        with connection.pinned_client(values) as client:
+            pool: Any = client.options.pool_options
+            assert pool._credentials[1:4] == ("users", "me", "p@ss")
+            assert pool._ssl_context.verify_mode
+            assert client.options.direct_connection
+
+
+def test_each_client_of_mongodb_has_options_that_a_connection_may_have() -> None:
+    values = MongodbValues.read({"host": "h"}, 1)
+    for changed in ({"host": "mongodb://h/?proxyHost=x"}, {"options": {"eventListeners": "x"}}):
+        with pytest.raises(ConfigurationError):
+            replace(values, **changed)
 
 
 @pytest.mark.parametrize("extra", OF_KAFKA)

@@ -125,6 +125,43 @@ def test_an_answer_takes_bounded_time_and_memory(
     assert len(str(caught.value)) < 2_000
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(endless, id="endless"),
+        pytest.param(dripping, id="dripping"),
+        pytest.param(body(200, b"\x1f\x8b" + bytes(100), Content_Encoding="gzip"), id="compressed"),
+        pytest.param(body(302, b"", Location="/"), id="redirected"),
+        pytest.param(body(200, b"[" * 50_000), id="nested"),
+        pytest.param(body(200, b'{"access_token":"' + b"x" * (64 << 10) + b'"}'), id="large"),
+        pytest.param(body(200, b'{"access_token":"a\\nb","expires_in":9}'), id="no-header"),
+        pytest.param(body(200, b'{"access_token":{"a":[]},"expires_in":"x"}'), id="wrong-types"),
+    ],
+)
+def test_an_answer_of_the_issuer_of_tokens_takes_bounded_time_and_memory(
+    serving: Callable[[Answer], RegistrySettings], answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_answers, "_ANSWER_SECONDS", 0.2)
+    reached: list[int] = []
+
+    def registry(handler: BaseHTTPRequestHandler, ended: Event) -> None:
+        reached.append(sum(map(len, handler.headers.values())))
+        body(200, b'{"schema":')(handler, ended)
+
+    issuer = {
+        f"bearer.auth.{name}": "x" for name in ("logical.cluster", "client.id", "client.secret", "scope")
+    }
+    issuer |= {
+        "bearer.auth.issuer.endpoint.url": str(serving(answer).client["url"]),
+        "bearer.auth.credentials.source": "OAUTHBEARER",
+    }
+    settings = RegistrySettings({**serving(registry).client, **issuer})
+    with bounded(seconds=2, mebibytes=64), pytest.raises((ConfigurationError, TransientError)) as caught:
+        Registry(settings, lambda seconds: None, RetryTimeouts(0)).schema_of(7)
+    assert len(str(caught.value)) < 2_000
+    assert all(size < 2_000 for size in reached)
+
+
 UNKNOWN = body(404, b'{"error_code":40403,"message":"Schema not found"}')
 SOUND = body(200, b'{"schema":"\\"string\\""}')
 DENIED = body(403, b'{"error_code":40301,"message":"User is denied operation Read on Subject"}')

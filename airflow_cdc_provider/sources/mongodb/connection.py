@@ -11,11 +11,13 @@ Login and password are never put into a connection string, so no error text can 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
+from urllib.parse import quote_plus
 
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient, errors
@@ -45,6 +47,7 @@ Client = TypeVar("Client")
 
 _APP_NAME: Final = "airflow-cdc-provider"
 
+_SERVER: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\])(:\d{1,5})?")
 _NO_SUCH_COMMAND: Final = 59
 _TRIES: Final = 5
 
@@ -66,6 +69,11 @@ class ConnectionValues:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     stores: Mapping[str, str] = field(default_factory=dict, repr=False)
     authentication: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse options that a connection may not have; PyMongo validates the values of a string."""
+        checked(self.options, "extra")
+        checked(dict.fromkeys(uri_options(self.host), True), "connection string")
 
     @classmethod
     def read(
@@ -111,7 +119,6 @@ class ConnectionValues:
             require_absent(own, "tlsInsecure", "allow_insecure")
             own["tlsInsecure"] = True
         of_uri = uri_options(host)
-        checked(dict.fromkeys(of_uri, True), "connection string")  # PyMongo has validated the values
         extra = with_tls(checked(own, "extra"), of_uri, stores, srv=host.startswith("mongodb+srv://"))
         milliseconds = int(connect_timeout_seconds * 1000)
         options = {
@@ -256,20 +263,29 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
         address = _any_node(client) if sharded else hello.get("me")
         parsed = parse_uri(values.host, validate=False)
     client.close()
-    options = {**parsed["options"], **values.options}
+    if not (isinstance(address, str) and _SERVER.fullmatch(address)):  # else it could have options
+        raise ConfigurationError(
+            "a MongoDB server has an invalid address",
+            expected="host:port, as a member of a replica set reports itself",
+            found=repr(address)[:80],
+            remedy="correct the members of the replica set (rs.conf()), and the Airflow connection",
+        )
+    options = {
+        name.lower(): value
+        for name, value in (*parsed["options"].items(), *values.options.items())
+        if name.lower() not in ("replicaset", "directconnection")
+    }
     credentials = {name: parsed[name] for name in ("username", "password") if parsed[name]} | dict(
         values.credentials
     )
-    for name in list(options):
-        if name.lower() in ("replicaset", "directconnection"):
-            del options[name]
-    one = replace(values, host=f"mongodb://{address}", options=options, credentials=credentials)
+    database = quote_plus(parsed["database"] or "")  # where the login is, unless authSource is set
+    one = replace(values, host=f"mongodb://{address}/{database}", options=options, credentials=credentials)
     return one.client(directConnection=True)
 
 
 def _any_node(client: MongoClient) -> str:
     host, port = sorted(client.nodes)[0]
-    return f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def await_cluster_time(
