@@ -17,6 +17,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from airflow_cdc_provider.exceptions import ConfigurationError, joined
@@ -162,6 +163,11 @@ def option(
     return dataclasses.field(default=default, metadata=metadata, repr=in_repr)
 
 
+@lru_cache(maxsize=256)
+def _hints(cls: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def parse(cls: type[T], values: object, path: str = "") -> T:
     """Build an options class from plain data.
 
@@ -178,7 +184,7 @@ def parse(cls: type[T], values: object, path: str = "") -> T:
         raise ConfigurationError(
             f"invalid value for {where}", expected="a mapping of options", found=_show(values)
         )
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is a dataclass
     problems = [
         ConfigurationError(
@@ -222,9 +228,9 @@ def check_option(cls: Any, path: str, value: object, section: str = "") -> None:
     """
     *groups, name = path.split(".")
     for group in groups:
-        cls = typing.get_type_hints(cls)[group]
+        cls = _hints(cls)[group]
     (spec,) = (field for field in dataclasses.fields(cls) if field.name == name)
-    _read(spec, typing.get_type_hints(cls)[name], value, _join(section, path))
+    _read(spec, _hints(cls)[name], value, _join(section, path))
 
 
 def _read(spec: dataclasses.Field[Any], hint: Any, given: object, path: str) -> Any:
