@@ -1,9 +1,11 @@
 """Compiles Protobuf schemas to programs for the kernel and to the Connect schema.
 
 ``protoc`` of the package grpcio-tools parses their text, in a process of its own: it is C++ that a schema can
-abort, or keep busy. The type rules are those of Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may be null;
-``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``
-are Connect's logical types, wrappers become their values, entries (of ``map``, and Confluent's messages
+abort, or keep busy.
+
+The type rules are those of Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may
+be null; ``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and
+``google.protobuf.Timestamp`` are Connect's logical types, wrappers become their values, entries (of ``map``, and Confluent's messages
 ``...Entry``) become maps, enumerations become text. In contrast to Confluent's converter, times keep their
 microseconds, and the fields of a ``oneof`` are normal fields, of which one has a value.
 """
@@ -115,8 +117,8 @@ _PROTOC: Final = """
 import resource, sys
 for name, most in ("AS", 1 << 30), ("CPU", 5), ("FSIZE", 1 << 24), ("CORE", 0):
     kind = getattr(resource, "RLIMIT_" + name)
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (most, most) if hard < 0 or hard > most else (hard, hard))
+    most = min(most, resource.getrlimit(kind)[1] & sys.maxsize)
+    resource.setrlimit(kind, (most, most))
 sys.path.append(sys.argv[1])
 from grpc_tools import protoc
 sys.exit(protoc.main(["protoc", *sys.argv[2:]]))
