@@ -292,6 +292,17 @@ def test_no_text_of_a_schema_ends_or_fills_the_process_that_reads_it(
     assert isinstance(schemas.compiled(sound, (0,)), Compiled)
 
 
+@pytest.mark.parametrize("value", ["\\xff\\xff", "\\x12\\x05\\x0a\\x03\\xff\\xff\\xff"])
+def test_an_option_of_confluents_number_is_none_of_theirs(value: str) -> None:
+    registry = Registered()
+    number = registry.add(
+        "PROTOBUF",
+        f"{OPTIONS} extend google.protobuf.FieldOptions {{ optional bytes y = 1088; }} "
+        f'message A {{ optional int32 a = 1 [(y) = "{value}"]; }}',
+    )
+    assert isinstance(RegisteredSchemas(registry, "protobuf").compiled(number, (1,)), Compiled)
+
+
 def test_a_schema_that_takes_long_is_a_fault_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     started = _count_processes(monkeypatch)
     monkeypatch.setattr(protobuf_program, "_PROTOC_SECONDS", 0.001)

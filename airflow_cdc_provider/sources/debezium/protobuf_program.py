@@ -5,9 +5,10 @@ abort, or keep busy.
 
 The type rules are those of Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may
 be null; ``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and
-``google.protobuf.Timestamp`` are Connect's logical types, wrappers become their values, entries (of ``map``, and Confluent's messages
-``...Entry``) become maps, enumerations become text. In contrast to Confluent's converter, times keep their
-microseconds, and the fields of a ``oneof`` are normal fields, of which one has a value.
+``google.protobuf.Timestamp`` are Connect's logical types, wrappers become their values, entries (of ``map``,
+and Confluent's messages ``...Entry``) become maps, enumerations become text. In contrast to Confluent's
+converter, times keep their microseconds, and the fields of a ``oneof`` are normal fields, of which one has a
+value.
 """
 
 from __future__ import annotations
@@ -380,9 +381,12 @@ class _Compiler:
 
 def _parameters(field: FieldDescriptorProto) -> dict[str, str]:
     """Return the parameters of a field's option ``confluent.field_meta``."""
-    if not field.HasField("options"):
+    from google.protobuf.message import DecodeError
+
+    try:
+        return dict(_options_class().FromString(field.options.SerializeToString()).field_meta.params)
+    except DecodeError:  # another option of that number
         return {}
-    return dict(_options_class().FromString(field.options.SerializeToString()).field_meta.params)
 
 
 @cache
