@@ -21,7 +21,6 @@ PARTS = (
     "regular_files.py",
     "secret_values.py",
     "transfer",
-    "trusted_paths.py",
 )
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,13 +75,11 @@ def process_tree(pid: int) -> list[Any]:
 
 
 def kill(process: Any) -> None:
-    """Kill a process from :func:`process_tree`, unless it has ended."""
+    """Kill a process from :func:`process_tree`, unless it has ended, or changed its user."""
     import psutil
 
-    try:
+    with suppress(psutil.Error):
         process.kill()
-    except psutil.NoSuchProcess:
-        return
 
 
 def last_word(output: str) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, TransientError, error_from_text
 
+_CLOCK_SECONDS: Final = 60.0
+"""A process' start is computed from the time of the machine's start, which moves when a clock is set."""
 Status = Literal["absent", "running", "silent", "dead", "stopped", "failed"]
 
 
@@ -91,7 +92,7 @@ class StreamFolder:
         if state["status"] != "running":
             return Health("failed" if state["status"] == "failed" else "stopped", state, silent)
         here = state["host"] == socket.gethostname()
-        if here and not self._is_ours(int(state["pid"])):
+        if here and self._process(state) is None:
             return Health("dead", state, silent)
         if silent <= heartbeat_timeout_seconds:
             return Health("running", state, silent)
@@ -101,23 +102,21 @@ class StreamFolder:
         """List this host's processes of an application, which need not have reported yet."""
         import psutil  # type: ignore[import-untyped]  # comes with Airflow
 
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.cmdline()[-2:] == [application, str(self.spec_path)]:
-                    found.append(process)
-        return found
+        command = [application, str(self.spec_path)]
+        return [one for one in psutil.process_iter() if _own_command(one)[-2:] == command]
 
     def request_stop(self) -> None:
         """Request a stop after the application's current commit: by signal on its own host, and by file."""
         with contextlib.suppress(OSError):
             self.stop_path.touch(mode=0o600)
-        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        import psutil
+
+        with contextlib.suppress(FileNotFoundError, ValueError, psutil.Error):
             state = json.loads(self.state_path.read_text())
             if state["status"] == "running" and state["host"] == socket.gethostname():
-                pid = int(state["pid"])
-                if self._is_ours(pid):
-                    os.kill(pid, signal.SIGTERM)
+                process = self._process(state)
+                if process is not None:
+                    process.terminate()
 
     def failure(self, health: Health, max_lag_seconds: float | None = None) -> CdcError | None:
         """Return the application's error; None if it is healthy.
@@ -153,14 +152,27 @@ class StreamFolder:
             )
         return None
 
-    def _is_ours(self, pid: int) -> bool:
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            return str(self.spec_path).encode() in arguments
-        except FileNotFoundError:
-            return False
-        except OSError:  # no /proc here: rely on the pid
-            with contextlib.suppress(OSError):
-                os.kill(pid, 0)
-                return True
-            return False
+    def _process(self, state: Mapping[str, Any]) -> Any:
+        """Return the process on this host that wrote a state; None if it has ended.
+
+        Another process that has got its number started after the last heartbeat.
+        """
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(int(state["pid"]))
+            started_before = process.create_time() < float(state["heartbeat_at"]) + _CLOCK_SECONDS
+            if started_before and str(self.spec_path) in _own_command(process):
+                return process
+        return None
+
+
+def _own_command(process: Any) -> list[str]:
+    """Return a process' command line; none if it has ended, or is another user's: anyone may use the same."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        if process.uids().effective == os.geteuid():
+            command: list[str] = process.cmdline()
+            return command
+    return []

@@ -8,7 +8,7 @@ chunks::
      "chunks": [{"from": 0, "to": 65536, "sha256": "..."}], "lost": false}
 
 A reader that starts with the manifest only sees whole sections, and can verify each byte. A chunk that no
-manifest names was left by a killed writer; the next writer removes it.
+manifest names was left by a killed writer; a later writer removes it after an hour.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import CorruptInput, TransientError
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished, equal_start
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
@@ -30,6 +31,11 @@ from airflow_cdc_provider.transfer.whole_sections import Mark, durable_marks
 
 DEFAULT_CHUNK_BYTES: Final = 8 * 1024 * 1024
 _FORMAT: Final = 1
+_MOST_CHUNKS: Final = 4000
+"""Of one writing. Manifests of twice as many have less than the 1 MiB that is read; a segment that has grown
+to more is written again, in larger ones."""
+_ORPHAN_SECONDS: Final = 3600
+"""What another writer has written, and not named yet, is younger."""
 _MANIFEST: Final = re.compile(r"(CommitLog-.*)\.json")
 _CHUNK: Final = re.compile(r"CommitLog-[0-9]+-[0-9]+\.log\.[0-9]+-[0-9]+")
 
@@ -95,6 +101,7 @@ class Manifest:
             sound = sound and all(type(number) is int for number in (*ends, manifest.position))
             sound = sound and ends == sorted({*ends}) and ends[-1] <= LARGEST_SEGMENT_BYTES
             sound = sound and (manifest.index is None or isinstance(manifest.index, str))
+            sound = sound and all(isinstance(chunk.sha256, str) for chunk in chunks)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptInput(
                 f"{name} is not a manifest", found=text[:80].decode("ascii", "replace")
@@ -117,6 +124,7 @@ class ChunkedSegments:
         self.store = store
         self.host = host
         self.chunk_bytes = chunk_bytes
+        self._orphans: dict[str, float] = {}
 
     def segments(self) -> list[Segment]:
         """List segments by their manifests, by number."""
@@ -128,7 +136,7 @@ class ChunkedSegments:
         return sorted(found, key=lambda segment: segment.id)
 
     def landed(self) -> dict[str, Segment]:
-        """Return the segments by name; remove chunks that no manifest names."""
+        """Return the segments by name; remove chunks that no manifest has named for an hour."""
         segments = self.segments()
         self._clear_orphans(segments)
         return {segment.name: segment for segment in segments}
@@ -138,26 +146,32 @@ class ChunkedSegments:
         return self._manifest(segment).size_bytes
 
     def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
-        """Yield a segment's bytes, each chunk after verifying its checksum."""
+        """Yield a segment's bytes. A chunk's checksum is verified after its last byte, so use none before."""
         for chunk in self._manifest(segment).chunks:
             if chunk.end <= begin or chunk.begin >= end:
                 continue
             name = _chunk_name(segment, chunk.begin, chunk.end)
+            found, at = hashlib.sha256(), chunk.begin
             try:
-                data = b"".join(self.store.read(name, 0, chunk.end - chunk.begin + 1))
+                for piece in self.store.read(name, 0, chunk.end - chunk.begin + 1):
+                    found.update(piece)
+                    if wanted := piece[max(begin - at, 0) : max(min(end, chunk.end) - at, 0)]:
+                        yield wanted
+                    at += len(piece)
+                    if at > chunk.end:
+                        break
             except FileNotFoundError:
                 if any(item.name == _manifest_name(segment) for item in self.store.items()):
                     raise CorruptInput(
                         f"chunk {name} is missing", expected="the chunk, which its manifest names"
                     ) from None
                 raise Vanished(segment.name) from None
-            if hashlib.sha256(data).hexdigest() != chunk.sha256:
+            if found.hexdigest() != chunk.sha256:
                 raise CorruptInput(
                     f"chunk {name} differs from what was shipped",
-                    expected=f"{chunk.end - chunk.begin} bytes with SHA-256 {chunk.sha256}",
-                    found=f"{len(data)} bytes with another SHA-256",
+                    expected=f"{chunk.end - chunk.begin} bytes with SHA-256 {chunk.sha256:.64}",
+                    found=f"{at - chunk.begin} bytes with another SHA-256",
                 )
-            yield data[max(begin - chunk.begin, 0) : end - chunk.begin]
 
     def remove(self, segment: Segment) -> None:
         """Remove a segment, its manifest first."""
@@ -182,6 +196,8 @@ class ChunkedSegments:
         text = segment.index.text if segment.index is not None else None
         manifest = Manifest(text, position, tuple(chunks))
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
+        if segment.complete:  # its source may be removed now
+            self._require_chunks(segment, chunks)
 
     def give_up(self, segment: Segment) -> bool:
         """Mark a segment as lost in its manifest; a corrupt manifest is replaced."""
@@ -193,6 +209,18 @@ class ChunkedSegments:
         self.store.write(_manifest_name(segment), [manifest.to_json().encode()])
         return True
 
+    def _require_chunks(self, segment: Segment, chunks: Sequence[Chunk]) -> None:
+        found = {item.name: item.size_bytes for item in self.store.items()}
+        for chunk in chunks:
+            name = _chunk_name(segment, chunk.begin, chunk.end)
+            if found.get(name) != chunk.end - chunk.begin:
+                raise TransientError(
+                    f"chunk {name} is gone after it was written",
+                    expected=f"{chunk.end - chunk.begin} bytes",
+                    found="none" if name not in found else f"{found[name]} bytes",
+                    remedy="run one shipper of a node, and let no other program write to its folder",
+                )
+
     def _growing(self, segment: Segment, end: int) -> Manifest:
         """Return the stored part of a growing segment; empty if it must be shipped again from the start."""
         try:
@@ -200,7 +228,8 @@ class ChunkedSegments:
         except CorruptInput:
             return Manifest()
         finished = known.index is not None and known.index.endswith("COMPLETED")
-        return Manifest() if finished or known.size_bytes > end else known
+        restart = finished or known.size_bytes > end or len(known.chunks) > _MOST_CHUNKS
+        return Manifest() if restart else known
 
     def _segment(self, version: int, number: int, modified: float) -> Segment:
         """Read one manifest. A corrupt one gives a segment that seems to grow; copying it raises."""
@@ -224,7 +253,7 @@ class ChunkedSegments:
         after = last if known.chunks else None
         for mark in durable_marks(read, segment, after):
             last = Mark(min(mark.offset, end), mark.position)
-            if last.offset - begin.offset >= self.chunk_bytes:
+            if last.offset - begin.offset >= max(self.chunk_bytes, end // _MOST_CHUNKS):
                 yield begin.offset, last
                 begin = last
         if last.offset > begin.offset:
@@ -244,9 +273,13 @@ class ChunkedSegments:
                 named |= {_chunk_name(segment, c.begin, c.end) for c in self._manifest(segment).chunks}
             except CorruptInput:
                 return  # its chunks are unknown
-        for item in self.store.items():
-            if _CHUNK.fullmatch(item.name) and item.name not in named:
-                self.store.remove(item.name)
+        chunks = [item for item in self.store.items() if _CHUNK.fullmatch(item.name)]
+        # Not all stores have the times of files, so what was found before counts.
+        found = {c.name: self._orphans.get(c.name, c.modified) for c in chunks if c.name not in named}
+        old = {name for name, since in found.items() if since < time.time() - _ORPHAN_SECONDS}
+        for name in old:
+            self.store.remove(name)
+        self._orphans = {name: since for name, since in found.items() if name not in old}
 
 
 def _manifest_name(segment: Segment) -> str:

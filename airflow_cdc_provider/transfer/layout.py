@@ -32,7 +32,7 @@ class Source(Protocol):
         """
 
     def read(self, segment: Segment, begin: int, end: int) -> Iterator[bytes]:
-        """Yield the segment's bytes between two file offsets.
+        """Yield the segment's bytes between two file offsets. If it raises, don't use what it yielded.
 
         Raises:
             CorruptInput: They differ from what was shipped.

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import resource
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +19,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
+from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.stores import (
     FolderStore,
     Item,
@@ -30,6 +33,8 @@ from airflow_cdc_provider.transfer.stores import (
 _LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+([0-9]{1,18})\s+\S+\s+\S+\s+\S+\s+(\S+)")
 _FOLDER: Final = re.compile(r"/[\w.,:@%+=~/-]*")
 _NO_CONNECTION: Final = 255
+_OWN_FILES_BYTES: Final = 1 << 24
+"""What ``ssh``, which it starts, may write besides: its known hosts."""
 
 
 class OpenSshStore:
@@ -73,11 +78,23 @@ class OpenSshStore:
         return [item for item in self._all() if not item.name.startswith(".")]
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """Download a file, and yield the requested bytes."""
-        if not any(item.name == name for item in self._all()):
+        """Download a file, and yield the requested bytes.
+
+        It is downloaded whole, so a larger one than requested is refused: the server shall not fill a node's
+        disk.
+        """
+        size = next((item.size_bytes for item in self._all() if item.name == name), None)
+        if size is None:
             raise FileNotFoundError(name)
+        most_bytes = LARGEST_SEGMENT_BYTES if end is None else end
+        if size > most_bytes:
+            raise CorruptInput(
+                f"{self.destination}:{self.folder / name} is too large",
+                expected=f"at most {most_bytes} bytes",
+                found=str(size),
+            )
         with tempfile.TemporaryDirectory() as here:
-            self._run(f"get {self.folder / name} {here}/file")
+            self._run(f"get {self.folder / name} {here}/file", most_bytes=size)
             yield from FolderStore(Path(here)).read("file", begin, end)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -85,14 +102,16 @@ class OpenSshStore:
         temporary = partial_name(name)
         with tempfile.TemporaryDirectory() as here:
             sent = hashlib.sha256()
+            size = 0
             with (Path(here) / "file").open("wb") as file:
                 for piece in pieces:
                     sent.update(piece)
-                    file.write(piece)
+                    size += file.write(piece)
             self._run(
                 *self._make_folder(),
                 f"put -f {here}/file {self.folder / temporary}",
                 f"get {self.folder / temporary} {here}/back",
+                most_bytes=size,
             )
             require_equal(
                 f"{self.destination}:{self.folder / name}",
@@ -120,8 +139,12 @@ class OpenSshStore:
     def _make_folder(self) -> tuple[str, ...]:
         return f"-mkdir {self.folder.parent}", f"-mkdir {self.folder}"
 
-    def _run(self, *commands: str) -> str:
+    def _run(self, *commands: str, most_bytes: int = 0) -> str:
         """Run commands; those that start with ``-`` may fail.
+
+        Args:
+            commands: The commands.
+            most_bytes: Largest file that they may write here, whatever the server sends.
 
         Raises:
             TransientError: The host can't be reached, or a command failed.
@@ -129,8 +152,13 @@ class OpenSshStore:
         """
         command = ["sftp", "-q", "-b", "-", "-oBatchMode=yes", *self.options, self.destination]
         try:
-            done = subprocess.run(
-                command, input="\n".join(commands) + "\n", capture_output=True, text=True, check=False
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
             )
         except FileNotFoundError as error:
             raise ConfigurationError(
@@ -138,8 +166,13 @@ class OpenSshStore:
                 expected="OpenSSH's client",
                 remedy="apt-get install openssh-client",
             ) from error
-        if done.returncode:
-            what = "can't be reached" if done.returncode == _NO_CONNECTION else "refused a command"
-            found = " ".join(done.stderr.split())[-300:]
-            raise TransientError(f"{self.destination} {what}", found=found or str(done.returncode))
-        return done.stdout
+        with process:
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # -1: none
+            limit = min(most_bytes + _OWN_FILES_BYTES, hard & sys.maxsize)
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, hard))
+            output, errors = process.communicate("\n".join(commands) + "\n")
+        if process.returncode:
+            what = "can't be reached" if process.returncode == _NO_CONNECTION else "refused a command"
+            found = " ".join(errors.split())[-300:]
+            raise TransientError(f"{self.destination} {what}", found=found or str(process.returncode))
+        return output

@@ -14,17 +14,14 @@ from __future__ import annotations
 import argparse
 import configparser
 import fcntl
-import hashlib
 import logging
 import os
 import shlex
 import signal
-import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +38,6 @@ from airflow_cdc_provider.transfer.space import measure
 from airflow_cdc_provider.transfer.stores import FolderStore, RememberingStore, Store
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from airflow_cdc_provider.transfer.whole import WholeSegments
-from airflow_cdc_provider.trusted_paths import changeable_by_others
 
 NEARLY_FULL: Final = 0.8
 """Used fraction of cdc_raw from which each round logs a warning."""
@@ -177,11 +173,7 @@ class Shipper:
         try:
             space = measure(settings.cdc_raw, settings.total_bytes, settings.host_id)
         except OSError as error:
-            raise ConfigurationError(
-                f"{settings.cdc_raw} can't be read",
-                found=error.strerror or str(error),
-                remedy="run as a user of the group that owns it; docs/transfer.md shows how",
-            ) from error
+            raise _unusable(settings.cdc_raw, error) from error
         if space.used_ratio >= NEARLY_FULL:
             _log.warning(
                 "%s is %.0f%% full (%d of %d MiB)",
@@ -256,37 +248,50 @@ def _s3_client(options: dict[str, str]) -> object:
 
 
 @contextmanager
-def alone(config: Path) -> Iterator[None]:
-    """Lock out a second shipper with this configuration; the kernel releases the locks of ended ones.
+def alone(cdc_raw: Path) -> Iterator[None]:
+    """Lock out a second shipper of a node; the kernel releases the locks of ended ones.
 
-    Whoever may read a file may lock it, so the lock is a file of this user.
+    Two of them would remove what the other one has just written. Whoever may read a file may lock it, so only
+    its user may. It is removed at the end: another user may be the next one.
 
     Raises:
-        ConfigurationError: A shipper with it is running, or others may replace the lock.
+        TransientError: A shipper of this node is running.
+        ConfigurationError: The folder is missing, or not writable.
     """
-    given = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(given or f"{tempfile.gettempdir()}/cdc-shipper-{os.geteuid()}")
-    with suppress(FileExistsError):
-        folder.mkdir(0o700)
-    status = folder.lstat()
-    reason = changeable_by_others(status) if stat.S_ISDIR(status.st_mode) else "it is a link or a file"
-    if reason:
-        raise ConfigurationError(
-            f"folder {folder} of the shipper's lock is not trusted",
-            expected="a folder of the user that runs it",
-            found=reason,
-            remedy="set RUNTIME_DIRECTORY, as RuntimeDirectory= of a systemd unit does",
-        )
-    name = hashlib.sha256(str(config.resolve()).encode()).hexdigest()[:16]
-    lock = open_regular(folder / f"cdc-shipper-{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    path = cdc_raw / ".cdc-shipper.lock"
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(f"a shipper with {config} is already running") from None
+        while True:
+            lock = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_nlink:  # else it was released meanwhile
+                    break
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
+    except BlockingIOError:
+        raise TransientError(f"a shipper of {cdc_raw} is already running") from None
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        if os.path.lexists(path):
+            raise TransientError(
+                f"the lock {path} is another user's",
+                remedy="run as the service's user; remove the file if no shipper is running",
+            ) from error
+        raise _unusable(cdc_raw, error) from error
+    try:
         yield
     finally:
+        path.unlink(missing_ok=True)
         os.close(lock)
+
+
+def _unusable(cdc_raw: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{cdc_raw} can't be read, or not written to",
+        found=error.strerror or str(error),
+        remedy="run as a user of the group that owns it; docs/transfer.md shows how",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -304,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, lambda *_: stop.set())
     try:
         settings = Settings.read(given.config)
-        with alone(given.config):
+        with alone(settings.cdc_raw):
             shipper = Shipper(settings)
             if given.once:
                 counts = shipper.ship()

@@ -60,6 +60,7 @@ class Store(Protocol):
         """Yield a file's bytes between two offsets, fewer at its end.
 
         Raises:
+            CorruptInput: The file is larger, and the store can't read a part of it.
             FileNotFoundError: The file doesn't exist; raised at the latest when the first bytes are read.
         """
 
@@ -90,17 +91,19 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def read_small(store: Store, name: str, most_bytes: int = 1 << 24) -> bytes:
+def read_small(store: Store, name: str, most_bytes: int = 1 << 20) -> bytes:
     """Read a file that has to be small.
 
     Raises:
         CorruptInput: It is larger.
         FileNotFoundError: It doesn't exist.
     """
-    data = b"".join(store.read(name, 0, most_bytes + 1))
-    if len(data) > most_bytes:
-        raise CorruptInput(f"{name} is too large", expected=f"at most {most_bytes} bytes")
-    return data
+    data = bytearray()
+    for piece in store.read(name, 0, most_bytes + 1):
+        data += piece
+        if len(data) > most_bytes:
+            raise CorruptInput(f"{name} is too large", expected=f"at most {most_bytes} bytes")
+    return bytes(data)
 
 
 def is_partial(name: str) -> bool:
@@ -260,7 +263,7 @@ class RememberingStore:
         """List complete files, and evict deleted and changed ones from the cache."""
         items = self._store.items()
         sizes = {item.name: item.size_bytes for item in items}
-        for name in [name for name, data in self._known.items() if sizes.get(name) != len(data)]:
+        for name in [name for name, data in list(self._known.items()) if sizes.get(name) != len(data)]:
             self._known.pop(name, None)
         return items
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import json
 import os
 import random
 import struct
+import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -50,7 +50,7 @@ from airflow_cdc_provider.transfer.shipper import alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.bounded import bounded
-from tests.security.hostile_files import IRREGULAR, replace, sparse
+from tests.security.hostile_files import IRREGULAR, OTHER_USER, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
 from tests.unit.sources.cassandra.numbered_writes import EVERYTHING, TABLES, keys, sections_of
 from tests.unit.transfer.nodes import Node, chunked, noise, whole
@@ -858,24 +858,143 @@ def test_locks_are_held_only_by_who_may_write_them(tmp_path: Path, monkeypatch: 
     (tmp_path / ".transfer.lock").touch(0o644)
     with FolderStore(tmp_path).exclusive():
         assert (tmp_path / ".transfer.lock").stat().st_mode & 0o777 == 0o600
-    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    config = tmp_path / "shipper.ini"
-    config.touch()
-    with config.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with alone(config), pytest.raises(ConfigurationError, match="already running"), alone(config):
+    lock = tmp_path / ".cdc-shipper.lock"
+    lock.touch(0o600)  # of a killed one
+    with alone(tmp_path):
+        assert lock.stat().st_mode & 0o777 == 0o600
+        monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "other"))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+        with pytest.raises(TransientError, match="already running"), alone(tmp_path):
             pass
-    (folder,) = tmp_path.glob("cdc-shipper-*")
-    assert [f.stat().st_mode & 0o777 for f in (folder, *folder.iterdir())] == [0o700, 0o600]
-    for weak in (0o777, 0o770):
-        folder.chmod(weak)
-        with pytest.raises(ConfigurationError, match="others may write to it"), alone(config):
-            pass
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
-    with alone(config):
-        assert len(list((tmp_path / "run").iterdir())) == 1
+    assert not lock.exists(), "the next one may be another user's"
+    with alone(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_shipper_that_may_not_take_the_lock_does_not_run() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / ".cdc-shipper.lock").touch(0o600)
+        (folder / "closed").mkdir(0o755)
+        os.seteuid(OTHER_USER)
+        try:
+            with pytest.raises(TransientError, match="another user's"), alone(folder):
+                pass
+            for place in ("missing", "closed"):
+                with pytest.raises(ConfigurationError, match="run as a user of"), alone(folder / place):
+                    pass
+        finally:
+            os.seteuid(0)
+
+
+def test_a_chunk_that_another_shipper_has_not_named_yet_stays(tmp_path: Path) -> None:
+    node, bucket = Node(tmp_path / "cdc_raw"), tmp_path / "bucket"
+    node.finishes(1, noise(3000))
+
+    class Interrupted(FolderStore):
+        def write(self, name: str, pieces: Any) -> None:
+            if name.endswith(".json"):
+                chunked(bucket).landed()  # the other one
+            super().write(name, pieces)
+
+    target = chunked(bucket)
+    target.store = Interrupted(bucket)
+    assert Transfer(node.segments, target, after_transfer="delete").run().deleted == 1
+    assert _stored(chunked(bucket)) == node.durable(1)
+
+
+def test_a_segment_is_kept_if_one_of_its_chunks_is_gone_again(tmp_path: Path) -> None:
+    node, bucket = Node(tmp_path / "cdc_raw"), tmp_path / "bucket"
+    node.finishes(1, noise(3000))
+
+    class Losing(FolderStore):
+        def write(self, name: str, pieces: Any) -> None:
+            super().write(name, pieces)
+            if name.endswith(".json"):
+                min(bucket.glob("*.log.*")).unlink()
+
+    target = chunked(bucket)
+    target.store = Losing(bucket)
+    counts = Transfer(node.segments, target, after_transfer="delete").run()
+    assert (counts.deleted, counts.failed) == (0, 1)
+    assert node.log(1).read_bytes() == node.durable(1)
+    assert Transfer(node.segments, chunked(bucket), after_transfer="delete").run().deleted == 1
+    assert _stored(chunked(bucket)) == node.durable(1)
+
+
+def test_chunks_take_no_memory_by_their_size(tmp_path: Path) -> None:
+    size = 100 << 20
+    chunks = [{"from": 0, "to": size, "sha256": ""}]
+    manifest = {"format": 1, "index": "5\nCOMPLETED", "position": 5, "chunks": chunks}
+    (tmp_path / "CommitLog-7-1.json").write_text(json.dumps(manifest))
+    sparse(tmp_path / "CommitLog-7-1.log.0-104857600", size)
+    with bounded(seconds=2, mebibytes=16):
+        assert _stored(chunked(tmp_path)) == b""
+    large = {**manifest, "chunks": [{}] * 300_000}
+    (tmp_path / "CommitLog-7-1.json").write_text(json.dumps(large))
+    with bounded(seconds=1, mebibytes=16):
+        (segment,) = chunked(tmp_path).segments()
+        with pytest.raises(CorruptInput, match="is too large"):
+            chunked(tmp_path).durable_bytes(segment)
+
+
+def test_a_segment_that_grows_for_ever_has_a_manifest_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.transfer.chunks._MOST_CHUNKS", 3)
+    node = Node(tmp_path / "cdc_raw")
+    for number in range(10):
+        node.grows(1, noise(100, number))
+        Transfer(node.segments, chunked(tmp_path / "bucket", 1)).run()
+        manifest = json.loads((tmp_path / "bucket" / "CommitLog-7-1.json").read_text())
+        assert len(manifest["chunks"]) <= 6
+        assert _stored(chunked(tmp_path / "bucket")) == node.durable(1)
+
+
+@pytest.fixture
+def sftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], OpenSshStore]]:
+    """Replace the program by a server's, which lists a file and sends another one."""
+    program = tmp_path / "bin" / "sftp"
+    program.parent.mkdir()
+    stores = list[OpenSshStore]()
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    def serving(listed: str) -> OpenSshStore:
+        lines = (
+            "#!/bin/sh",
+            "while read command from to; do",
+            f"  echo $command >> {tmp_path}/commands",
+            f"  [ $command = ls ] && echo '-rw-r--r-- ? 0 0 {listed} Nov 27 17:00 CommitLog-7-1.json'",
+            "  [ $command = get ] && { head -c 40000000 /dev/zero > $to || exit 1; }",
+            "done; exit 0",
+        )
+        program.write_text("\n".join(lines))
+        program.chmod(0o755)
+        stores.append(OpenSshStore("host", "/landing/host"))
+        return stores[-1]
+
+    yield serving
+    for store in stores:
+        store._sockets.cleanup()
+
+
+def test_a_landing_server_does_not_fill_the_disk_of_a_node(
+    sftp: Callable[[str], OpenSshStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "tmp"
+    here.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(here))
+    store = sftp(str(1 << 40))
+    with bounded(seconds=1):
+        (segment,) = ChunkedSegments(store, "host").landed().values()
+    assert segment.size_bytes == 0
+    assert "get" not in (tmp_path / "commands").read_text().split()
+    store = sftp("100")
+    for act in (lambda: store.write("a", [b"x"]), lambda: list(store.read("CommitLog-7-1.json", 0, 1000))):
+        with pytest.raises(TransientError, match="refused a command"):
+            act()
 
 
 def test_the_lock_is_still_a_lock(tmp_path: Path) -> None:

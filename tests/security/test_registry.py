@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +23,11 @@ from airflow_cdc_provider.kafka.registry import (
     RetryTimeouts,
     UnreadableSchema,
 )
+from airflow_cdc_provider.sources.debezium import protobuf_program, registered
+from airflow_cdc_provider.sources.debezium.converters import NOT_LOOKED_UP, WRONG_SCHEMA, Compiled
+from airflow_cdc_provider.sources.debezium.registered import RegisteredSchemas, parsed_protobuf
 from tests.bounded import bounded
+from tests.unit.sources.debezium.registry_writers import Registered
 
 Answer = Callable[[BaseHTTPRequestHandler, Event], None]
 FRESH = count()
@@ -239,3 +245,103 @@ def test_a_registry_that_answers_for_no_schema_ends_the_run(
     registry = Registry(serving(by_path(root=root, others=others)), lambda seconds: None, RetryTimeouts(0))
     with pytest.raises(error):
         registry.schema_of(7)
+
+
+OPTIONS = (
+    'syntax = "proto2"; import "google/protobuf/descriptor.proto"; message M { optional M m = 1; '
+    "optional int32 i = 2; } extend google.protobuf.FieldOptions { optional M x = 50000; } "
+)
+"""A type of options that has itself as a field."""
+LONG = "a" * 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(OPTIONS + f"message A {{ optional int32 a = 1 [(x).{'m.' * 100}i = 1]; }}", id="aborts"),
+        pytest.param(
+            OPTIONS + f"message A {{ optional int32 a = 1 [(x) = {{ {'m {' * 10_000} {'}' * 10_001}]; }}",
+            id="overflows the stack",
+        ),
+        pytest.param(
+            f'syntax = "proto3"; message {LONG} {{ message M {{}} '
+            + "".join(f"M a{number} = {number};" for number in range(1, 17_000))
+            + "}",
+            id="multiplies a name in a file",
+        ),
+        pytest.param(
+            f'syntax = "proto3"; message {LONG * 40} {{ '
+            + "".join(f"message A{number} {{}}" for number in range(1_000))
+            + "}",
+            id="multiplies a name in memory",
+        ),
+    ],
+)
+def test_no_text_of_a_schema_ends_or_fills_the_process_that_reads_it(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = _count_processes(monkeypatch)
+    registry = Registered()
+    hostile = registry.add("PROTOBUF", text)
+    sound = registry.add("PROTOBUF", 'syntax = "proto3"; message M { int32 a = 1; }')
+    schemas = RegisteredSchemas(registry, "protobuf")
+    with bounded(seconds=1):
+        found = [schemas.compiled(hostile, path) for path in ((0,), (1,), (0, 0))]
+    assert found == [WRONG_SCHEMA] * 3
+    assert len(started) == 1, "a schema is compiled once, whatever messages it is for"
+    assert isinstance(schemas.compiled(sound, (0,)), Compiled)
+
+
+@pytest.mark.parametrize("value", ["\\xff\\xff", "\\x12\\x05\\x0a\\x03\\xff\\xff\\xff"])
+def test_an_option_of_confluents_number_is_none_of_theirs(value: str) -> None:
+    registry = Registered()
+    number = registry.add(
+        "PROTOBUF",
+        f"{OPTIONS} extend google.protobuf.FieldOptions {{ optional bytes y = 1088; }} "
+        f'message A {{ optional int32 a = 1 [(y) = "{value}"]; }}',
+    )
+    assert isinstance(RegisteredSchemas(registry, "protobuf").compiled(number, (1,)), Compiled)
+
+
+def test_a_schema_that_takes_long_is_a_fault_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _count_processes(monkeypatch)
+    monkeypatch.setattr(protobuf_program, "_PROTOC_SECONDS", 0.001)
+    registry = Registered()
+    slow = [registry.add("PROTOBUF", f'syntax = "proto3"; message M{n} {{}}') for n in range(3)]
+    schemas = RegisteredSchemas(registry, "protobuf")
+    assert schemas.compiled(slow[0], (0,)) == WRONG_SCHEMA
+    monkeypatch.setattr(registered, "_MOST_SECONDS", 0.0)
+    assert [schemas.compiled(one, (0,)) for one in slow] == [WRONG_SCHEMA, NOT_LOOKED_UP, NOT_LOOKED_UP]
+    assert len(started) == 1
+
+
+WORDS = [
+    *("message", "enum", "oneof", "map<", ">", "{", "}", "[", "]", "=", ";", ",", "1", "0", "-1", "1e999"),
+    *("M", "int32", "string", "repeated", "optional", "required", "group G", "extend M", "service S"),
+    *("reserved 1 to max", "extensions 1 to max", "option", "(x)", ".", '"', "'", "/*", "//", '"\\xff"'),
+    *('import "schema.proto";', 'import public "google/protobuf/any.proto";', "package p;", "default", "\0"),
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_text_is_a_schema_or_none(seed: int) -> None:
+    rng = random.Random(seed)
+    words = list(f"message M {{ {'optional' if seed % 2 else ''} int32 a = 1; M m = 2; }}".split())
+    for _ in range(rng.randrange(1, 5)):
+        words.insert(rng.randrange(len(words) + 1), rng.choice(WORDS))
+    text = f'syntax = "proto{2 + seed % 2}"; {" ".join(words)}'
+    with bounded(seconds=1):
+        found = parsed_protobuf(RegisteredSchema("PROTOBUF", text))
+    assert isinstance(found, str) or "schema.proto" in found
+
+
+def _count_processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    started: list[Any] = []
+    run = subprocess.run
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        started.append(arguments)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    return started

@@ -6,9 +6,13 @@ import fcntl
 import json
 import os
 import re
+import signal
+import socket
 import stat
+import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +28,7 @@ from airflow_cdc_provider.regular_files import write_private
 from airflow_cdc_provider.secrets import read_private
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
 from airflow_cdc_provider.tasks.run_folder import RunFolder, sweep
+from airflow_cdc_provider.tasks.stream_application import StreamFolder
 from airflow_cdc_provider.tasks.work_folder import signals_folder, stream_folder
 from airflow_cdc_provider.trusted_paths import read_trusted
 from tests.bounded import bounded
@@ -291,3 +296,33 @@ def test_a_signal_that_turns_into_a_pipe_while_it_is_read_blocks_nothing(
     monkeypatch.setattr("airflow_cdc_provider.signals.files.is_regular", lambda path: True)
     with bounded(seconds=1), pytest.raises(TransientError, match="named pipe"):
         FolderChannel(tmp_path).receive()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_application_is_recognised_by_its_user_its_command_and_its_start(tmp_path: Path) -> None:
+    folder = StreamFolder(tmp_path)
+    command = ["sh", "-c", "read line", "application.py", str(folder.spec_path)]
+
+    def written(pid: int, heartbeat_at: float) -> None:
+        state = StreamState(pid, socket.gethostname(), "shop", 0.0, heartbeat_at)
+        state.write(folder.state_path)
+
+    with ExitStack() as opened:
+        ours, others = (
+            opened.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, user=user))
+            for user in (None, OTHER_USER)
+        )
+        assert [one.pid for one in folder.processes("application.py")] == [ours.pid]
+        for process, ago, status in (
+            (ours, 0.0, "running"),
+            (others, 0.0, "dead"),
+            (ours, 3600.0, "dead"),  # it has got the number of one that ended
+        ):
+            written(process.pid, time.time() - ago)
+            assert folder.health(7200).status == status
+            if status == "dead":
+                folder.request_stop()
+                assert process.poll() is None
+        written(ours.pid, time.time())
+        folder.request_stop()
+        assert ours.wait(10) == -signal.SIGTERM

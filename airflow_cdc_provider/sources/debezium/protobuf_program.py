@@ -1,16 +1,22 @@
 """Compiles Protobuf schemas to programs for the kernel and to the Connect schema.
 
-``protoc`` of the package grpcio-tools parses their text, within this process. The type rules are those of
-Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may be null;
-``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and ``google.protobuf.Timestamp``
-are Connect's logical types, wrappers become their values, entries (of ``map``, and Confluent's messages
-``...Entry``) become maps, enumerations become text. In contrast to Confluent's converter, times keep their
-microseconds, and the fields of a ``oneof`` are normal fields, of which one has a value.
+``protoc`` of the package grpcio-tools parses their text, in a process of its own: it is C++ that a schema can
+abort, or keep busy.
+
+The type rules are those of Confluent's ProtobufConverter (class ``ProtobufData``): a field with presence may
+be null; ``confluent.type.Decimal``, ``google.type.Date``, ``google.type.TimeOfDay`` and
+``google.protobuf.Timestamp`` are Connect's logical types, wrappers become their values, entries (of ``map``,
+and Confluent's messages ``...Entry``) become maps, enumerations become text. In contrast to Confluent's
+converter, times keep their microseconds, and the fields of a ``oneof`` are normal fields, of which one has a
+value.
 """
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -108,6 +114,23 @@ _WRAPPERS: Final = frozenset(
 )
 
 
+_PROTOC: Final = """
+import resource, sys
+for name, most in ("AS", 1 << 30), ("CPU", 5), ("FSIZE", 1 << 24), ("CORE", 0):
+    kind = getattr(resource, "RLIMIT_" + name)
+    most = min(most, resource.getrlimit(kind)[1] & sys.maxsize)
+    resource.setrlimit(kind, (most, most))
+sys.path.append(sys.argv[1])
+from grpc_tools import protoc
+sys.exit(protoc.main(["protoc", *sys.argv[2:]]))
+"""
+_PROTOC_SECONDS: Final = 120
+"""Its 5 s of CPU time, on a machine that has little to spare."""
+
+_MOST_NAMES: Final = 1 << 25
+"""Characters of the full names of all messages: a long name is part of that of each message inside."""
+
+
 def parse_protobuf(
     text: str, references: Sequence[tuple[str, str]] = ()
 ) -> Mapping[str, FileDescriptorProto]:
@@ -129,9 +152,8 @@ def parse_protobuf(
 
     with from_extra("protobuf"):
         import grpc_tools
-        from grpc_tools import protoc
     with tempfile.TemporaryDirectory(prefix="cdc-protobuf-") as name:
-        folder = Path(name)
+        folder = Path(name, "schemas")
         for file, content in {**_KNOWN, **dict(references), _FILE: text}.items():
             if not _NAME.fullmatch(file):
                 raise ValueError(f"a schema imports {file!r:.100}")
@@ -141,17 +163,35 @@ def parse_protobuf(
                 target.write_text(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise ValueError(f"a schema imports {file!r:.100} from a file") from None
-        google_protos = Path(grpc_tools.__file__).parent / "_proto"
-        arguments = ["protoc", f"-I{folder}", f"-I{google_protos}", "--include_imports"]
-        if protoc.main([*arguments, f"--descriptor_set_out={folder / 'files'}", _FILE]) != 0:
-            raise ValueError(
-                "not a valid Protobuf schema: protoc rejects it; this process's output has the reason"
-            )
+        _run_protoc(folder, Path(grpc_tools.__file__).parent)
         try:
-            found = FileDescriptorSet.FromString((folder / "files").read_bytes())
+            found = FileDescriptorSet.FromString((folder.parent / "files").read_bytes())
         except DecodeError as error:
             raise ValueError(f"not a valid Protobuf schema: {error}") from None
     return {one.name: one for one in found.file}
+
+
+def _run_protoc(folder: Path, package: Path) -> None:
+    """Compile the schema in a folder to the file ``files`` next to it, in a process with limits."""
+    program = [sys.executable, "-I", "-c", _PROTOC, str(package.parent)]
+    includes = ["-I.", f"-I{package / '_proto'}", "--include_imports"]
+    with (folder.parent / "output").open("w+b") as output:
+        try:
+            ended = subprocess.run(
+                [*program, *includes, "--descriptor_set_out=../files", _FILE],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=_PROTOC_SECONDS,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            ended = -signal.SIGKILL
+        if ended:
+            output.seek(0)
+            reason = output.read(200).decode("ascii", "replace")
+            raise ValueError(f"not a valid Protobuf schema: protoc ends with {ended:d}: {reason}")
 
 
 def compile_protobuf(
@@ -188,6 +228,7 @@ class _Compiler:
 
     def __init__(self, files: Mapping[str, FileDescriptorProto]) -> None:
         self.builder = ProgramBuilder()
+        self._names_left = _MOST_NAMES
         self._messages: dict[str, tuple[DescriptorProto, bool]] = {}
         self._enums: dict[str, Any] = {}
         self._compiled_messages: dict[str, CompiledNode | None] = {}
@@ -201,6 +242,9 @@ class _Compiler:
 
     def _add(self, message: DescriptorProto, scope: str, *, has_presence: bool) -> None:
         name = f"{scope}.{message.name}"
+        self._names_left -= len(name)
+        if self._names_left < 0:
+            raise ValueError("the full names of its messages are too long")
         self._messages[name] = message, has_presence
         self._enums |= {f"{name}.{one.name}": one for one in message.enum_type}
         for one in message.nested_type:
@@ -337,9 +381,12 @@ class _Compiler:
 
 def _parameters(field: FieldDescriptorProto) -> dict[str, str]:
     """Return the parameters of a field's option ``confluent.field_meta``."""
-    if not field.HasField("options"):
+    from google.protobuf.message import DecodeError
+
+    try:
+        return dict(_options_class().FromString(field.options.SerializeToString()).field_meta.params)
+    except DecodeError:  # another option of that number
         return {}
-    return dict(_options_class().FromString(field.options.SerializeToString()).field_meta.params)
 
 
 @cache

@@ -50,8 +50,8 @@ class RegisteredSchemas:
     """Compiles schemas of a registry on first use. Picklable, without the compiled schemas.
 
     Lookups are bounded, because messages of a few bytes can name any number of ids: after
-    :data:`MOST_UNREADABLE` ids that the registry has no schema for, or 5 minutes for these, and after
-    :data:`MOST_SCHEMAS` schemas, or 32 MiB of these, further ids are not looked up.
+    :data:`MOST_UNREADABLE` ids that the registry has no schema for, or 5 minutes for these and for compiling,
+    and after :data:`MOST_SCHEMAS` schemas, or 32 MiB of these, further ids are not looked up.
 
     Args:
         registry: The schema registry.
@@ -99,6 +99,7 @@ class RegisteredSchemas:
         if found.type != kind:
             log.warning("schema %d of the registry is of type %s, not %s", schema_id, found.type, kind)
             return WRONG_SCHEMA
+        started = time.monotonic()
         try:
             return compile_schema(found, path)
         except WRONG_SCHEMAS as error:
@@ -106,6 +107,8 @@ class RegisteredSchemas:
                 "can't compile schema %d of the registry: %s %.300s", schema_id, type(error).__name__, error
             )
             return WRONG_SCHEMA
+        finally:
+            self._seconds += time.monotonic() - started
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit compiled schemas: compiling again is cheaper than sending them."""
@@ -119,7 +122,10 @@ def _avro(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
 
 
 def _protobuf(schema: RegisteredSchema, path: tuple[int, ...]) -> Compiled:
-    program, connect_schema = compile_protobuf(_parsed(schema), path)
+    files = parsed_protobuf(schema)
+    if isinstance(files, str):
+        raise ValueError(files)
+    program, connect_schema = compile_protobuf(files, path)
     return Compiled(partial(protobuf_to_json, program), connect_schema)
 
 
@@ -134,9 +140,13 @@ def _unchanged(data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Array, Any]:
     return span_column(pa.binary(), data, starts, ends), np.zeros(len(starts), np.int64)
 
 
-@lru_cache(maxsize=64)
-def _parsed(schema: RegisteredSchema) -> Mapping[str, Any]:
-    return parse_protobuf(schema.text, schema.references)
+@lru_cache(maxsize=8)
+def parsed_protobuf(schema: RegisteredSchema) -> Mapping[str, Any] | str:
+    """Parse a schema, once for all its message types; return why it is none."""
+    try:
+        return parse_protobuf(schema.text, schema.references)
+    except ValueError as error:
+        return str(error)
 
 
 _FORMS: Final[Mapping[Written, tuple[str, Callable[[RegisteredSchema, tuple[int, ...]], Compiled]]]] = {

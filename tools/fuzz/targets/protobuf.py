@@ -21,9 +21,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer
+from airflow_cdc_provider.kafka.registry import RegisteredSchema
 from airflow_cdc_provider.sources.debezium.converters import WRONG_SCHEMAS, TextConverter
 from airflow_cdc_provider.sources.debezium.protobuf_json import protobuf_to_json
-from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf, parse_protobuf
+from airflow_cdc_provider.sources.debezium.protobuf_program import compile_protobuf
+from airflow_cdc_provider.sources.debezium.registered import parsed_protobuf
 from tests.unit.sources.debezium.every_protobuf_type import EVERYTHING
 from tests.unit.sources.debezium.registry_writers import Registered, head
 from tools.fuzz.choices import Choices, chunk
@@ -88,7 +90,9 @@ def _compare(text: str, raws: list[bytes]) -> None:
 @lru_cache(maxsize=512)
 def _compiled(text: str) -> tuple[Any, Any] | None:
     try:
-        files = parse_protobuf(text)
+        files = parsed_protobuf(RegisteredSchema("PROTOBUF", text))
+        if isinstance(files, str):
+            return None
         program, _ = compile_protobuf(files, (0,))
     except WRONG_SCHEMAS:
         return None

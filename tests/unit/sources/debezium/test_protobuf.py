@@ -359,7 +359,8 @@ def test_hostile_references_stay_in_their_folder() -> None:
 def test_a_schema_is_read_with_what_it_imports() -> None:
     other = 'syntax = "proto3"; package o; message Other { int32 v = 1; }'
     text = 'syntax = "proto3"; import "o/other.proto"; message M { o.Other other = 1; }'
-    program, _ = compile_protobuf(parse_protobuf(text, [("o/other.proto", other)]), (0,))
+    unused = [("files/x.proto", other.replace("package o", "package x")), ("output/x.proto", other)]
+    program, _ = compile_protobuf(parse_protobuf(text, [("o/other.proto", other), *unused]), (0,))
     found, _ = protobuf_to_json(program, *binary_buffer(pa.array([b"\x0a\x02\x08\x05"])))
     assert found.to_pylist() == [b'{"other":{"v":5}}']
 
