@@ -250,8 +250,7 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
         plan = source.plan_snapshot(copy.table, copy.where or None)
         log.info("%s: copying %d ranges", copy.table, len(plan.ranges))
         copy = replace(copy, started=True, ranges=source.planned_ranges.to_json(plan.ranges))
-    taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
-    left = copy.ranges[len(taken) :]
+    taken, left = source.planned_ranges.take(copy.ranges, _RANGES_PER_CORE * cores)
     after = replace(copy, ranges=left, chunks=copy.chunks + len(taken))
     return _Step(taken, after, ended=not left)
 

@@ -239,20 +239,18 @@ class _Ranges:
             try:
                 with classified():
                     before = self._running.get(table) or self._plan(table)
-                left = before.ranges
-                taken = self._source.planned_ranges.from_json(left[:count])
+                taken, left = self._source.planned_ranges.take(before.ranges, count)
             except Exception as error:
                 if self.fails_all(error):
                     raise
                 self.leave_out(table, error)
                 continue
-            done = len(taken) == len(left)
             committed = before.committed + len(taken)
-            after = replace(before, committed=committed, done=done, ranges=left[len(taken) :])
+            after = replace(before, committed=committed, done=not left, ranges=left)
             parts.append(_Part(table, taken, after))
             count -= max(len(taken), 1)
             self._running[table] = after
-            if done:
+            if not left:
                 self._tables.popleft()
         return parts
 
