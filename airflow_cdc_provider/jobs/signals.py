@@ -365,11 +365,11 @@ def _complete(
     progress, state = _stored(changes)
     signals = progress.signals.with_request(replace(request, tables=())).with_outcome(request.id, "done")
     changes.set_offset(progress.with_signals(signals).to_offset(), state)
+    scanned = _event("table_scanned", request)
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
         status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
-        event = replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
-        record_event(clients, report, event)
+        record_event(clients, report, replace(scanned, table=copy.table, rows=rows, status=status))
     record_event(clients, report, _event("completed", request))
 
 

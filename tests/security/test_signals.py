@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,13 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.resuming.snapshot_requests import Reception, SignalState, received
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
+    Reception,
+    SignalState,
+    SnapshotRequest,
+    TableCopy,
+    received,
+)
 from airflow_cdc_provider.jobs.signals import _fitting, logged_message
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
+from airflow_cdc_provider.patterns import compile_cost, untrusted
 from airflow_cdc_provider.signals import payloads
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
-from airflow_cdc_provider.signals.payloads import read_execute
+from airflow_cdc_provider.signals.payloads import Matching, read_execute
 from airflow_cdc_provider.signals.signal import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
@@ -506,20 +514,102 @@ def test_the_patterns_of_all_conditions_and_of_a_flood_are_bounded() -> None:
     assert "regular expressions" in applied(many).state.records[0].detail
     few = replace(many, data={"data-collections": slow[:4], "additional-conditions": condition[4:5]})
     stop = Signal("stop", "stop-snapshot", {"type": "incremental", "data-collections": slow[:4]}, "file")
+    every = {"type": "incremental"}
     running = received(SignalState(), [_GOOD], TABLES, 5, refused_query).state
     flood = [replace(one, id=f"{one.id}{n}") for n in range(500) for one in (few, stop)]
     with patch.object(payloads, "_MOST_WORK", 200_000_000), bounded(4):
-        found = received(
-            running, [*flood, replace(_GOOD, id="last")], [*tables, "shop.orders"], 5, refused_query
-        )
+        found = received(running, [*flood, replace(stop, data=every)], tables, 5, refused_query)
     assert "at once" in found.state.records[-3].detail
-    assert found.state.records[-1].outcome == "queued", "small patterns still fit"
+    assert found.state.records[-1].outcome == "followed", "to stop all needs no pattern"
+
+
+def _classes(count: int, number: int) -> str:
+    """Return a pattern with an own text, of which RE2 keeps a large tree and a tiny program."""
+    return "(?i)(?:" + r"\w" * count + f"{number:04}){{0}}a"
+
+
+def test_patterns_are_not_kept_after_their_signal() -> None:
+    applied()
+    with bounded(3, 48):
+        applied(*(replace(asked(**{"data-collections": [_classes(120, n)]}), id=f"{n}") for n in range(30)))
+
+
+def test_patterns_of_a_signal_are_bounded_before_they_are_compiled() -> None:
+    with bounded(1, 96):
+        names = [_classes(480, number) for number in range(40)]
+        condition = [{"data-collection": name, "filter": "{}"} for name in names]
+        for data in (
+            {"data-collections": names},
+            {"data-collections": [".*"], "additional-conditions": condition},
+        ):
+            assert "regular expressions" in applied(asked(**data)).state.records[0].detail
+
+
+@pytest.mark.parametrize("pattern", [r"\w" * 400, "a{0,1000}" * 100, "(?:a{31}){31}" * 60 + "["])
+def test_patterns_that_do_not_compile_are_counted_too(pattern: str) -> None:
+    flood = [
+        replace(asked(**{"data-collections": [f"{n:04}{pattern}"]}), id=f"{n}") for n in range(MOST_AT_ONCE)
+    ]
+    with patch.object(payloads, "_MOST_WORK", 200_000_000), bounded(2):
+        found = received(SignalState(), flood, TABLES, 5, refused_query)
+    assert "at once" in found.state.records[-1].detail
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            r"\w",
+            r"\pL",
+            r"\PL",
+            r"[\pL\pN]",
+            r"[^\w]",
+            r"\d\s",
+            "[!-\U0010ffff]",
+            "a{0,1000}",
+            "a{1000}|",
+            "k",
+        ),
+        *("(?:.?a){0,500}", "(?:|){1000}", "[Ā-\u0fff]{1000}", ".?", "(?:x{31}){31}", "()", r"\pL{1000}"),
+    ],
+)
+def test_no_pattern_costs_more_than_is_counted(unit: str) -> None:
+    pattern = f"(?i)(?:{unit * (980 // len(unit))})"
+    compile_cost(pattern)
+    with (
+        bounded(0.01 + 100e-9 * compile_cost(pattern), 8 + (20 * compile_cost(pattern) >> 20)),
+        suppress(ValueError),
+    ):
+        untrusted(pattern)
+
+
+def test_a_stop_of_many_tables_is_one_event() -> None:
+    tables = [f"shop.{number:04}{'ab'[number % 2]}" for number in range(1_000)]
+    stop = Signal("", "stop-snapshot", {"type": "incremental"}, "file")
+    some = replace(stop, data={"type": "incremental", "data-collections": [".*a"]})
+    every = asked(**{"data-collections": [".*"]})
+    flood = [replace(one, id=f"{n}-{at}") for n in range(20) for at, one in enumerate((every, some, stop))]
+    with bounded(1):
+        found = received(SignalState(), flood, tables, 5, refused_query)
+    assert [event.kind for event in found.events] == ["tables_stopped", "aborted"] * 10
+    assert [len(event.tables) for event in found.events] == [500] * 20
+    assert "too many tables" in found.warnings[0]
+
+
+def test_a_stop_of_many_requests_takes_linear_time() -> None:
+    requests = (
+        SnapshotRequest(str(n), "incremental", "file", 1, (TableCopy(f"s.{n}"),)) for n in range(5_000)
+    )
+    stop = Signal("x", "stop-snapshot", {"type": "incremental", "data-collections": [".*"]}, "file")
+    with bounded(0.5):
+        found = received(SignalState(tuple(requests)), [stop], (), 5, refused_query)
+    assert (len(found.events), found.state.requests) == (5_000, ())
 
 
 def test_conditions_with_the_same_pattern_are_one() -> None:
     same = [{"data-collection": "a+", "filter": str(number)} for number in range(100)]
     data = {"data-collections": ["a"], "additional-conditions": same}
-    assert [one.filter for one in read_execute(data).conditions] == ["0"]
+    assert [one.filter for one in read_execute(data, Matching()).conditions] == ["0"]
 
 
 def test_a_message_for_the_log_does_not_multiply_the_offset() -> None:

@@ -289,7 +289,9 @@ def test_tables_are_copied_in_turn_and_one_or_all_can_be_stopped(
     ]
     counts = [len(store.copied(name)) for name in names]
     assert counts == [30, 0, 10, 0]
-    assert [e.status for e in store.events if e.kind == "table_scanned"] == ["SKIPPED", "SUCCEEDED"]
+    assert [e.status for e in store.events if e.kind == "table_scanned"] == ["SUCCEEDED"]
+    (of_b,) = (e for e in store.events if e.kind == "tables_stopped")
+    assert (of_b.request_id, of_b.tables) == ("first", (f"{store.database.name}.b",))
     assert store.event_kinds("second")[-1] == "aborted"
 
 
