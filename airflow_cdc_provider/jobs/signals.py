@@ -28,14 +28,14 @@ from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalState,
     SnapshotRequest,
     TableCopy,
     received,
 )
-from airflow_cdc_provider.jobs.snapshots.incremental import after_failure, copy_chunks
+from airflow_cdc_provider.jobs.snapshots.incremental import after_failure, begin_attempt, copy_chunks
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
 from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spec import SnapshotResult
@@ -299,12 +299,19 @@ def take_blocking(
         leaves the rest to the next one.
     """
     progress, state = _stored(stores.changes)
-    if not request.started:
+    is_first = not request.started
+    if is_first:
         known = {copy.table: progress.snapshots.get(copy.table) for copy in request.tables}
         before = {table: taken.to_plain() for table, taken in known.items() if taken is not None}
         request = replace(request, started=True, before=before)
-        signals = progress.signals.with_request(request).with_outcome(request.id, "running")
-        state = stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+        progress = progress.with_signals(progress.signals.with_outcome(request.id, "running"))
+    if (read := _ranges_read(request, progress)) > request.done:
+        request = replace(request, failures=0, done=read)
+    begun, progress, state = begin_attempt(stores.changes, clients, report, request, progress, state)
+    if not begun.tables:
+        return None
+    request = begun
+    if is_first:
         record_event(clients, report, _event("started", request))
     shot: SnapshotResult | None = None
     failure: Exception | None = None
@@ -321,7 +328,7 @@ def take_blocking(
         return shot
     if not job.stopping():
         if stores.changes.state().batch > state.batch:
-            request = replace(request, failures=0)
+            request = replace(request, failures=1)
         if after_failure(stores.changes, clients, report, request, failure) is not None:
             return None
     if shot is None:
@@ -331,12 +338,22 @@ def take_blocking(
 
 def _unread(request: SnapshotRequest, progress: Progress) -> list[TableCopy]:
     """Return the tables of a request that no snapshot has read since it was received."""
+    taken = _taken(request, progress)
+    return [copy for copy in request.tables if copy.table not in taken or not taken[copy.table].done]
 
-    def is_read(table: str) -> bool:
-        taken = progress.snapshots.get(table)
-        return taken is not None and taken.done and taken.started_us >= request.requested_us
 
-    return [copy for copy in request.tables if not is_read(copy.table)]
+def _ranges_read(request: SnapshotRequest, progress: Progress) -> int:
+    return sum(taken.committed for taken in _taken(request, progress).values())
+
+
+def _taken(request: SnapshotRequest, progress: Progress) -> Mapping[str, SnapshotProgress]:
+    """Return the snapshots of a request's tables that began after it was received."""
+    known = ((copy.table, progress.snapshots.get(copy.table)) for copy in request.tables)
+    return {
+        table: taken
+        for table, taken in known
+        if taken is not None and taken.started_us >= request.requested_us
+    }
 
 
 def _copy_tables(

@@ -305,6 +305,12 @@ def test_comparisons_are_queries(query: str) -> None:
     assert refused_query(query) == ""
 
 
+@pytest.mark.parametrize("value", ['{"$numberDecimal": "foo"}', '{"$numberDouble": "x"}', '{"$date": 1e400}'])
+def test_a_value_that_is_none_is_an_error_of_configuration(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
+        parse_filter(f'{{"a": {value}}}')
+
+
 _MEMBERS = st.sampled_from(["a", "$ref", "$id", "$db", "$or", "$elemMatch", "$expr", "$gt", "$regex", "b.c"])
 
 
@@ -336,6 +342,28 @@ def test_brackets_of_a_filter_are_no_deeper_than_any_parsers_stack(bracket: str)
         assert "brackets" in refused_filter(f"a = {bracket * depth}1{close * depth}")
         assert "brackets" in refused_filter(f"a = {'([' * depth}1{'])' * depth}")
         assert "brackets" in refused_filter(f"a = {{1: {bracket * depth}1{close * depth}}}")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"c1 IN ({','.join('0' * 2_700)}) AND c2 IN ({','.join('0' * 2_700)})",
+        f"a in ({','.join('1' * 32)}) and b not in ({','.join('1' * 32)})",
+        f"(a, b) IN ({','.join(['(1, 2)'] * 32)}) AND c IN ({','.join('1' * 32)})",
+        " AND ".join(f"c{n} IN (1, 2)" for n in range(10)),
+        f"a IN ({','.join('1' * 1_001)})",
+        f"a IN ({','.join(['[1, 2]'] * 32)}) AND b = 1 AND c IN ({','.join(['{1: 2, 3: 4}'] * 32)})",
+        f"token(a) IN ({','.join(['token(1)'] * 32)}) AND b IN ({','.join(['minTimeuuid(1)'] * 32)})",
+    ],
+)
+def test_lists_of_a_filter_have_few_combinations(where: str) -> None:
+    assert "combinations" in refused_filter(where, CQL_FUNCTIONS)
+
+
+def test_a_list_of_a_filter_may_be_long() -> None:
+    long = ",".join("1" * 1_000)
+    where = f"a IN ({long}) AND b IN (1) AND (c, d) = (1, 2) AND e = [{long}]"
+    assert refused_filter(where) == ""
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ class SnapshotRequest:
         channel: The channel of the signal.
         requested_us: When the signal was received, µs since 1970.
         tables: The remaining tables, in order.
-        done: Number of completed tables.
+        done: Number of completed tables; for a blocking one of ranges that were read when its attempt began.
         started: Whether it has started.
-        failures: Number of transient failures since it last read something.
+        failures: Number of attempts that began and didn't end well since it last read something.
         before: For a blocking one that has started: by table, the progress of the snapshot before it.
     """
 

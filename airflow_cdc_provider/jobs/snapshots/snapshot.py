@@ -53,7 +53,25 @@ class _Part:
 
 
 def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> list[str]:
-    """List the tables whose snapshot is due by the declared snapshot mode."""
+    """List the tables whose snapshot is due by the declared snapshot mode.
+
+    What a blocking request began, it continues itself, which counts its attempts.
+    """
+    due = _due_tables(job, stores, source, progress)
+    return [table for table in due if not _is_requested(progress, table)]
+
+
+def _is_requested(progress: Progress, table: str) -> bool:
+    """Return whether the unfinished snapshot of a table is that of a blocking request."""
+    taken = progress.snapshots.get(table)
+    if taken is None or taken.done or taken.outdated:
+        return False
+    begun = (r for r in progress.signals.requests if r.kind == "blocking" and r.started)
+    asked = (r.tables for r in begun if r.requested_us <= taken.started_us)
+    return any(copy.table == table for copies in asked for copy in copies)
+
+
+def _due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> list[str]:
     options = job.connector.snapshot
     mode = options.mode
     if source.feed_is_complete:
