@@ -157,10 +157,8 @@ def _receive(
         if isinstance(channel, ResumableChannel):
             channel.resume(before.positions.get(channel.name))
     polled = _poll_channels(clients, report)
-    arrived = [
-        *_search_batches(job.connector, stores.changes, source, report, before.read_batch, state),
-        *(one for _, some in polled for one in some),
-    ]
+    of_source, part = _search_batches(job.connector, stores.changes, source, report, before, state)
+    arrived = [*of_source, *(one for _, some in polled for one in some)]
     tables = selected_tables(job, stores, source) if arrived else ()
     trusted = job.connector.signals.unrestricted_filters
     refused_filter = _refuse_none if trusted else source.refused_filter
@@ -168,7 +166,7 @@ def _receive(
     for text in result.warnings:
         log.warning("%s", text)
     read = [channel for channel, _ in polled]
-    signals = replace(result.state, positions={**before.positions, **_positions(read)})
+    signals = replace(result.state, positions={**before.positions, **_positions(read), **part})
     if job.connector.signals.listens_to_source:
         late = memory.searched_through - signals.read_batch > _MAX_UNSTORED_BATCHES
         if late or signals != before:
@@ -243,34 +241,38 @@ def _search_batches(
     changes: ChangesTable,
     source: Source,
     report: RunReport,
-    read_batch: int,
+    before: SignalState,
     state: ChangesState,
-) -> Sequence[ReceivedSignal]:
-    """Search new batches of the changes table for signals."""
+) -> tuple[Sequence[ReceivedSignal], Mapping[str, Mapping[str, Any]]]:
+    """Search new batches of the changes table for signals.
+
+    Returns:
+        The signals, and if they are a part of the next batch, the position to store.
+    """
     memory = report.signals
     if not connector.signals.listens_to_source:
-        return ()
-    after = max(memory.searched_through, read_batch)
+        return (), {}
+    after = max(memory.searched_through, before.read_batch)
     memory.searched_through = max(state.batch, after)
     if after >= state.batch:
-        return ()
+        return (), {}
     collection = connector.signals.collection
     rows = changes.pending(after, state.batch, [collection], (record.CHANGE,))
+    if (searched := before.positions.get(SOURCE, {})).get("batch", -1) > after:
+        is_new = rows["position"] > bytes.fromhex(searched["position"])
+        rows = rows.where((rows["batch"] > searched["batch"]) | is_new)
     is_small = f"length(payload) <= {LARGEST_BYTES}"
     sizes = rows.selectExpr("batch", "position", f"IF({is_small}, length(payload), 0) AS size")
     places = sizes.orderBy("batch", "position").limit(MOST_AT_ONCE + 1).collect()
+    if not places:
+        return (), {}
     taken = _fitting([place["size"] for place in places])
-    if taken < len(places):
-        # The batches before the last one are complete; a later round searches from it on.
-        last = places[taken]["batch"]
-        complete = sum(place["batch"] < last for place in places)
-        memory.searched_through = last - 1 if complete else last
-        if not complete:
-            log.warning("batch %d has more than %d signals: the others are ignored", last, taken)
-        taken = complete or taken
-    if not taken:
-        return ()
     end = places[taken - 1]
+    part: dict[str, Mapping[str, Any]] = {}
+    if taken < len(places):  # a later round goes on after them
+        memory.searched_through = places[taken]["batch"] - 1
+        if end["batch"] > memory.searched_through:
+            part = {SOURCE: {"batch": end["batch"], "position": bytes(end["position"]).hex()}}
     is_taken = (rows["batch"] < end["batch"]) | (
         (rows["batch"] == end["batch"]) & (rows["position"] <= bytes(end["position"]))
     )
@@ -279,7 +281,8 @@ def _search_batches(
     arrived = source.parse_signals([bytes(row["payload"]) for row in found if row["payload"] is not None])
     too_large = {row["batch"] for row in found if row["payload"] is None}
     reason = f"it is larger than {LARGEST_BYTES} bytes"
-    return [*arrived, *(MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))]
+    large = (MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))
+    return [*arrived, *large], part
 
 
 def _fitting(sizes: Sequence[int]) -> int:

@@ -370,7 +370,7 @@ def test_what_is_asked_for_is_copied_and_nothing_else(
 
 @pytest.mark.covers("MDB-SIG-01", "MDB-SIG-03", "MDB-SIG-04", "MDB-CAP-11")
 def test_signals_come_as_documents_whatever_filters_say(
-    store: Signalled, caplog: pytest.LogCaptureFixture
+    store: Signalled, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = store.database.name
     store.declare("source", scope="database", target=name)
@@ -421,6 +421,12 @@ def test_signals_come_as_documents_whatever_filters_say(
     store.database.signals.insert_one({"_id": "last", "type": "log", "data": {}})
     store.run()
     assert store.state.records[:-1] == records
+    monkeypatch.setattr(signals, "MOST_AT_ONCE", 3)
+    ids = [f"part-{number}" for number in range(5)]
+    store.database.signals.insert_many([{"_id": one, "type": "log", "data": {}} for one in ids])
+    for received in (3, 5):
+        store.run()
+        assert [r.id for r in store.state.records][-received:] == ids[:received], "a later run goes on"
 
 
 @pytest.mark.covers("MDB-XD-05", "MDB-XD-06")
