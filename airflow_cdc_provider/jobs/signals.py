@@ -310,10 +310,9 @@ def take_blocking(
         progress = progress.with_signals(progress.signals.with_outcome(request.id, "running"))
     if (read := _ranges_read(request, progress)) > request.done:
         request = replace(request, failures=0, done=read)
-    begun, progress, state = begin_attempt(stores.changes, clients, report, request, progress, state)
-    if not begun.tables:
+    request, progress, state = begin_attempt(stores.changes, clients, report, request, progress, state)
+    if not request.tables:
         return None
-    request = begun
     if is_first:
         record_event(clients, report, _event("started", request))
     shot: SnapshotResult | None = None

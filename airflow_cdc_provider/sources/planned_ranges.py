@@ -38,8 +38,11 @@ class PlannedRanges:
         >>> stored = ranges.to_json([Page("shop.orders", b"\x01"), Page("shop.orders", b"\x02")])
         >>> stored[1]
         {'after': '02'}
-        >>> ranges.take(stored, 1)
-        ([Page(table='shop.orders', after=b'\x01')], ({'kind': 'page', 'table': 'shop.orders', 'after': '02'},))
+        >>> first, left = ranges.take(stored, 1)
+        >>> first
+        [Page(table='shop.orders', after=b'\x01')]
+        >>> left
+        ({'kind': 'page', 'table': 'shop.orders', 'after': '02'},)
     """
 
     def __init__(self, kinds: Mapping[str, type]) -> None:

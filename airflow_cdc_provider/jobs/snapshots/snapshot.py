@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
-from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.jobs.snapshots.custom import captures, due_by_class, filter_of, snapshotter_of
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult, TableResult
@@ -58,7 +58,7 @@ def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> 
     What a blocking request began, it continues itself, which counts its attempts.
     """
     due = _due_tables(job, stores, source, progress)
-    return [table for table in due if not _is_requested(progress, table)]
+    return [table for table in due if not captures(job.connector) or not _is_requested(progress, table)]
 
 
 def _is_requested(progress: Progress, table: str) -> bool:
@@ -66,8 +66,8 @@ def _is_requested(progress: Progress, table: str) -> bool:
     taken = progress.snapshots.get(table)
     if taken is None or taken.done or taken.outdated:
         return False
-    begun = (r for r in progress.signals.requests if r.kind == "blocking" and r.started)
-    asked = (r.tables for r in begun if r.requested_us <= taken.started_us)
+    started = (r for r in progress.signals.requests if r.kind == "blocking" and r.started)
+    asked = (r.tables for r in started if r.requested_us <= taken.started_us)
     return any(copy.table == table for copies in asked for copy in copies)
 
 
