@@ -558,8 +558,8 @@ def _classes(count: int, number: int) -> str:
 
 def test_patterns_are_not_kept_after_their_signal() -> None:
     applied()
-    with bounded(3, 48):
-        applied(*(replace(asked(**{"data-collections": [_classes(120, n)]}), id=f"{n}") for n in range(30)))
+    with bounded(2, 40):
+        applied(*(replace(asked(**{"data-collections": [_classes(120, n)]}), id=f"{n}") for n in range(20)))
 
 
 def test_patterns_of_a_signal_are_bounded_before_they_are_compiled() -> None:
@@ -575,10 +575,8 @@ def test_patterns_of_a_signal_are_bounded_before_they_are_compiled() -> None:
 
 @pytest.mark.parametrize("pattern", [r"\w" * 400, "a{0,1000}" * 100, "(?:a{31}){31}" * 60 + "["])
 def test_patterns_that_do_not_compile_are_counted_too(pattern: str) -> None:
-    flood = [
-        replace(asked(**{"data-collections": [f"{n:04}{pattern}"]}), id=f"{n}") for n in range(MOST_AT_ONCE)
-    ]
-    with patch.object(payloads, "_MOST_WORK", 200_000_000), bounded(2):
+    flood = [replace(asked(**{"data-collections": [f"{n:04}{pattern}"]}), id=f"{n}") for n in range(200)]
+    with patch.object(payloads, "_MOST_WORK", 60_000_000), bounded(1):
         found = received(SignalState(), flood, TABLES, 5, refused_query)
     assert "at once" in found.state.records[-1].detail
 
