@@ -71,7 +71,7 @@ def compiled(pattern: str, *, dot_all: bool = False) -> Any:
 
 
 def compile_cost(pattern: str) -> int:
-    """Return what :func:`untrusted` takes at most for a pattern, in units of 20 ns and 6 bytes.
+    """Return what :func:`untrusted` takes at most for a pattern, in units of about 30 ns and 6 bytes.
 
     A class of Unicode has hundreds of ranges, and each repetition of ``x{1000}`` is a node of its own.
     """

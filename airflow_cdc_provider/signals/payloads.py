@@ -20,8 +20,8 @@ _LONGEST_FILTER: Final = 16_384
 _MOST_TABLES: Final = 10_000
 """Number of tables of all requests that come at once."""
 _LARGEST_COST: Final = 8_000_000
-"""What compiling all expressions of a signal costs: 0.2 s, and 50 MB as long as it is applied."""
-_COMPILE_WORK: Final = 8
+"""What compiling all expressions of a signal costs: 0.3 s, and 50 MB as long as it is applied."""
+_COMPILE_WORK: Final = 12
 """A unit of this cost as work."""
 _MOST_INSTRUCTIONS: Final = 50_000
 """Size of all expressions of a signal as RE2's programs; it bounds the time that a name takes."""
