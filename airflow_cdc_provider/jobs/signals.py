@@ -28,14 +28,14 @@ from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import Job, log
 from airflow_cdc_provider.jobs.context.run_report import RunReport
 from airflow_cdc_provider.jobs.context.tables import selected_tables
-from airflow_cdc_provider.jobs.resuming.progress import Progress
+from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
     SignalState,
     SnapshotRequest,
     TableCopy,
     received,
 )
-from airflow_cdc_provider.jobs.snapshots.incremental import after_failure, copy_chunks
+from airflow_cdc_provider.jobs.snapshots.incremental import after_failure, begin_attempt, copy_chunks
 from airflow_cdc_provider.jobs.snapshots.snapshot import snapshot
 from airflow_cdc_provider.jobs.spark.failures import described
 from airflow_cdc_provider.jobs.spec import SnapshotResult
@@ -157,10 +157,8 @@ def _receive(
         if isinstance(channel, ResumableChannel):
             channel.resume(before.positions.get(channel.name))
     polled = _poll_channels(clients, report)
-    arrived = [
-        *_search_batches(job.connector, stores.changes, source, report, before.read_batch, state),
-        *(one for _, some in polled for one in some),
-    ]
+    of_source, part = _search_batches(job.connector, stores.changes, source, report, before, state)
+    arrived = [*of_source, *(one for _, some in polled for one in some)]
     tables = selected_tables(job, stores, source) if arrived else ()
     trusted = job.connector.signals.unrestricted_filters
     refused_filter = _refuse_none if trusted else source.refused_filter
@@ -168,7 +166,7 @@ def _receive(
     for text in result.warnings:
         log.warning("%s", text)
     read = [channel for channel, _ in polled]
-    signals = replace(result.state, positions={**before.positions, **_positions(read)})
+    signals = replace(result.state, positions={**before.positions, **_positions(read), **part})
     if job.connector.signals.listens_to_source:
         late = memory.searched_through - signals.read_batch > _MAX_UNSTORED_BATCHES
         if late or signals != before:
@@ -243,34 +241,38 @@ def _search_batches(
     changes: ChangesTable,
     source: Source,
     report: RunReport,
-    read_batch: int,
+    before: SignalState,
     state: ChangesState,
-) -> Sequence[ReceivedSignal]:
-    """Search new batches of the changes table for signals."""
+) -> tuple[Sequence[ReceivedSignal], Mapping[str, Mapping[str, Any]]]:
+    """Search new batches of the changes table for signals.
+
+    Returns:
+        The signals, and if they are a part of the next batch, the position to store.
+    """
     memory = report.signals
     if not connector.signals.listens_to_source:
-        return ()
-    after = max(memory.searched_through, read_batch)
+        return (), {}
+    after = max(memory.searched_through, before.read_batch)
     memory.searched_through = max(state.batch, after)
     if after >= state.batch:
-        return ()
+        return (), {}
     collection = connector.signals.collection
     rows = changes.pending(after, state.batch, [collection], (record.CHANGE,))
+    if (searched := before.positions.get(SOURCE, {})).get("batch", -1) > after:
+        is_new = rows["position"] > bytes.fromhex(searched["position"])
+        rows = rows.where((rows["batch"] > searched["batch"]) | is_new)
     is_small = f"length(payload) <= {LARGEST_BYTES}"
     sizes = rows.selectExpr("batch", "position", f"IF({is_small}, length(payload), 0) AS size")
     places = sizes.orderBy("batch", "position").limit(MOST_AT_ONCE + 1).collect()
+    if not places:
+        return (), {}
     taken = _fitting([place["size"] for place in places])
-    if taken < len(places):
-        # The batches before the last one are complete; a later round searches from it on.
-        last = places[taken]["batch"]
-        complete = sum(place["batch"] < last for place in places)
-        memory.searched_through = last - 1 if complete else last
-        if not complete:
-            log.warning("batch %d has more than %d signals: the others are ignored", last, taken)
-        taken = complete or taken
-    if not taken:
-        return ()
     end = places[taken - 1]
+    part: dict[str, Mapping[str, Any]] = {}
+    if taken < len(places):  # a later round goes on after them
+        memory.searched_through = places[taken]["batch"] - 1
+        if end["batch"] > memory.searched_through:
+            part = {SOURCE: {"batch": end["batch"], "position": bytes(end["position"]).hex()}}
     is_taken = (rows["batch"] < end["batch"]) | (
         (rows["batch"] == end["batch"]) & (rows["position"] <= bytes(end["position"]))
     )
@@ -279,7 +281,8 @@ def _search_batches(
     arrived = source.parse_signals([bytes(row["payload"]) for row in found if row["payload"] is not None])
     too_large = {row["batch"] for row in found if row["payload"] is None}
     reason = f"it is larger than {LARGEST_BYTES} bytes"
-    return [*arrived, *(MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))]
+    large = (MalformedSignal(f"batch {number}", SOURCE, reason) for number in sorted(too_large))
+    return [*arrived, *large], part
 
 
 def _fitting(sizes: Sequence[int]) -> int:
@@ -299,12 +302,18 @@ def take_blocking(
         leaves the rest to the next one.
     """
     progress, state = _stored(stores.changes)
-    if not request.started:
+    is_first = not request.started
+    if is_first:
         known = {copy.table: progress.snapshots.get(copy.table) for copy in request.tables}
         before = {table: taken.to_plain() for table, taken in known.items() if taken is not None}
         request = replace(request, started=True, before=before)
-        signals = progress.signals.with_request(request).with_outcome(request.id, "running")
-        state = stores.changes.set_offset(progress.with_signals(signals).to_offset(), state)
+        progress = progress.with_signals(progress.signals.with_outcome(request.id, "running"))
+    if (read := _ranges_read(request, progress)) > request.done:
+        request = replace(request, failures=0, done=read)
+    request, progress, state = begin_attempt(stores.changes, clients, report, request, progress, state)
+    if not request.tables:
+        return None
+    if is_first:
         record_event(clients, report, _event("started", request))
     shot: SnapshotResult | None = None
     failure: Exception | None = None
@@ -321,7 +330,7 @@ def take_blocking(
         return shot
     if not job.stopping():
         if stores.changes.state().batch > state.batch:
-            request = replace(request, failures=0)
+            request = replace(request, failures=1)
         if after_failure(stores.changes, clients, report, request, failure) is not None:
             return None
     if shot is None:
@@ -331,12 +340,22 @@ def take_blocking(
 
 def _unread(request: SnapshotRequest, progress: Progress) -> list[TableCopy]:
     """Return the tables of a request that no snapshot has read since it was received."""
+    taken = _taken(request, progress)
+    return [copy for copy in request.tables if copy.table not in taken or not taken[copy.table].done]
 
-    def is_read(table: str) -> bool:
-        taken = progress.snapshots.get(table)
-        return taken is not None and taken.done and taken.started_us >= request.requested_us
 
-    return [copy for copy in request.tables if not is_read(copy.table)]
+def _ranges_read(request: SnapshotRequest, progress: Progress) -> int:
+    return sum(taken.committed for taken in _taken(request, progress).values())
+
+
+def _taken(request: SnapshotRequest, progress: Progress) -> Mapping[str, SnapshotProgress]:
+    """Return the snapshots of a request's tables that began after it was received."""
+    known = ((copy.table, progress.snapshots.get(copy.table)) for copy in request.tables)
+    return {
+        table: taken
+        for table, taken in known
+        if taken is not None and taken.started_us >= request.requested_us
+    }
 
 
 def _copy_tables(
@@ -365,11 +384,11 @@ def _complete(
     progress, state = _stored(changes)
     signals = progress.signals.with_request(replace(request, tables=())).with_outcome(request.id, "done")
     changes.set_offset(progress.with_signals(signals).to_offset(), state)
+    scanned = _event("table_scanned", request)
     for copy in request.tables:
         rows = shot.rows_by_table.get(copy.table) if shot else None
         status: ScanStatus = "EMPTY" if rows == 0 else "SUCCEEDED"
-        event = replace(_event("table_scanned", request), table=copy.table, rows=rows, status=status)
-        record_event(clients, report, event)
+        record_event(clients, report, replace(scanned, table=copy.table, rows=rows, status=status))
     record_event(clients, report, _event("completed", request))
 
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 SnapshotEventKind = Literal[
-    "started", "in_progress", "paused", "resumed", "table_scanned", "completed", "aborted", "skipped"
+    "started",
+    "in_progress",
+    "paused",
+    "resumed",
+    "table_scanned",
+    "tables_stopped",
+    "completed",
+    "aborted",
+    "skipped",
 ]
 ScanStatus = Literal["", "EMPTY", "NO_PRIMARY_KEY", "SKIPPED", "SQL_EXCEPTION", "SUCCEEDED", "UNKNOWN_SCHEMA"]
 """Outcome of a table's scan, in Debezium's words; empty if no scan ended."""
@@ -22,18 +30,19 @@ class SnapshotEvent:
 
     Args:
         kind: The kind of event. ``started``, ``completed`` and ``aborted`` refer to a whole request,
-            ``in_progress`` and ``table_scanned`` to one table.
+            ``in_progress`` and ``table_scanned`` to one table, ``tables_stopped`` to some.
         snapshot: The kind of snapshot.
         request_id: Id of the signal that requested it.
         table: The table; in ``in_progress`` the one that is read next.
-        tables: The request's tables whose scan isn't complete.
+        tables: The request's tables whose scan isn't complete; those that a signal took from it in
+            ``tables_stopped``.
         chunk: Ascending number of the chunk, or of the group of chunks, that was committed.
         chunk_from: Its first key, as text: for MongoDB the ``_id`` as Extended JSON. Empty if unknown.
         chunk_to: First key of the next chunk; empty after the last.
         maximum_key: The key up to which the table is read.
         rows: For ``in_progress`` the rows of the chunk; for ``table_scanned`` the rows of the table.
         status: For ``table_scanned`` the outcome.
-        reason: For ``aborted`` and ``skipped`` the reason.
+        reason: For ``aborted``, ``tables_stopped`` and ``skipped`` the reason.
         at_us: Time of the event, µs since 1970.
     """
 

@@ -9,7 +9,7 @@ the id of the signal that requested it.
                             ``maximum_key``, ``last_processed_key`` too
 ``TABLE_SCAN_COMPLETED``    ``scanned_collection``, ``status``, ``total_rows_scanned``; incremental:
                             ``data_collections`` too
-``COMPLETED``, ``ABORTED``  incremental, aborted for some tables: ``data_collections``
+``COMPLETED``, ``ABORTED``  incremental, ``ABORTED``: ``data_collections``, those that are no longer copied
 ``SKIPPED``                 initial: no snapshot is due
 ``PAUSED``, ``RESUMED``     incremental: ``data_collections``
 ==========================  ==============================================================================
@@ -151,4 +151,4 @@ def _data(kind: str, event: SnapshotEvent) -> Mapping[str, str]:
     return collections if event.tables or kind != "ABORTED" else {}
 
 
-_KINDS: Final = {"table_scanned": "TABLE_SCAN_COMPLETED"}
+_KINDS: Final = {"table_scanned": "TABLE_SCAN_COMPLETED", "tables_stopped": "ABORTED"}

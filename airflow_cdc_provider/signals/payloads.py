@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from airflow_cdc_provider.patterns import fullmatches, untrusted
+from airflow_cdc_provider.patterns import compile_cost, fullmatches, untrusted
 
 SnapshotKind = Literal["incremental", "blocking"]
 _KINDS: Final[Mapping[str, SnapshotKind]] = {"incremental": "incremental", "blocking": "blocking"}
@@ -17,6 +17,12 @@ _QUOTED_PART: Final = re.compile(r'"((?:[^"]|"")+)"')
 _MOST_NAMES: Final = 1_000
 _MOST_CONDITIONS: Final = 100
 _LONGEST_FILTER: Final = 16_384
+_MOST_TABLES: Final = 10_000
+"""Number of tables of all requests that come at once."""
+_LARGEST_COST: Final = 8_000_000
+"""What compiling all expressions of a signal costs: 0.3 s, and 50 MB as long as it is applied."""
+_COMPILE_WORK: Final = 12
+"""A unit of this cost as work."""
 _MOST_INSTRUCTIONS: Final = 50_000
 """Size of all expressions of a signal as RE2's programs; it bounds the time that a name takes."""
 _CALL_INSTRUCTIONS: Final = 20
@@ -39,21 +45,15 @@ class Names:
         texts: The entries.
         exact: Names of the entries in quotes.
         patterns: The other entries, compiled.
-        size: Size of the patterns.
     """
 
     texts: tuple[str, ...] = ()
     exact: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     patterns: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    size: int = field(default=0, compare=False, repr=False)
 
     @classmethod
-    def read(cls, given: object, size: int = 0) -> Names:
+    def read(cls, given: object, matching: Matching) -> Names:
         """Read ``data-collections``: a list, or comma-separated text.
-
-        Args:
-            given: The value.
-            size: Size of other patterns of the signal.
 
         Raises:
             InvalidSignal: The value is neither, has an invalid regular expression, or is too large.
@@ -69,15 +69,7 @@ class Names:
             raise InvalidSignal(f"data-collections has {len(texts)} entries, more than {_MOST_NAMES}")
         quoted = {text for text in texts if _QUOTED.fullmatch(text)}
         exact = frozenset(map(_unquoted, quoted))
-        patterns: list[Any] = []
-        own = 0
-        for text in texts:
-            if text not in quoted:
-                patterns.append(_compiled(text))
-                own += patterns[-1].programsize + _CALL_INSTRUCTIONS
-                if size + own > _MOST_INSTRUCTIONS:
-                    raise InvalidSignal("it has too many or too large regular expressions")
-        return cls(texts, exact, tuple(patterns), own)
+        return cls(texts, exact, tuple(matching.compiled(text) for text in texts if text not in quoted))
 
     def take(self, name: str) -> bool:
         """Return whether a table is selected."""
@@ -111,34 +103,63 @@ class SnapshotPayload:
     names: Names
     conditions: tuple[Condition, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """Size of all patterns."""
-        return self.names.size + sum(condition.tables.size for condition in self.conditions)
-
     def filter_of(self, table: str) -> str:
         """Return the filter of a table; empty for all rows."""
         return next((c.filter for c in self.conditions if c.tables.take(table)), "")
 
 
 class Matching:
-    """The work that the patterns of one reception's signals may be.
+    """The work that the signals of one reception may be; it is counted before it is done.
 
     Args:
         tables: The captured tables.
     """
 
-    def __init__(self, tables: Sequence[str]) -> None:
+    def __init__(self, tables: Sequence[str] = ()) -> None:
         self.tables = tables
         self._left = _MOST_WORK
+        self._tables_left = _MOST_TABLES
+        self._cost = self._size = 0  # of the signal that is read
 
-    def begin(self, size: int, tables: Iterable[str]) -> None:
-        """Count the work of matching patterns of a size.
+    def next_signal(self) -> None:
+        """Begin with another signal."""
+        self._cost = self._size = 0
+
+    def compiled(self, text: str) -> Any:
+        """Compile a pattern of the signal.
+
+        Raises:
+            InvalidSignal: It is invalid, or it would be too much work.
+        """
+        cost = compile_cost(text)
+        self._cost += cost
+        if self._cost <= _LARGEST_COST:
+            self._spend(cost * _COMPILE_WORK)
+            pattern = _compiled(text)
+            self._size += pattern.programsize + _CALL_INSTRUCTIONS
+            if self._size <= _MOST_INSTRUCTIONS:
+                return pattern
+        raise InvalidSignal("it has too many or too large regular expressions")
+
+    def begin(self, tables: Iterable[str]) -> None:
+        """Count the work of matching the signal's patterns with tables.
 
         Raises:
             InvalidSignal: It would be too much.
         """
-        work = size * (_COMPILE_CHARACTERS + sum(map(len, tables)))
+        self._spend(self._size * (_COMPILE_CHARACTERS + sum(map(len, tables))))
+
+    def queue(self, tables: int) -> None:
+        """Count the tables of a request.
+
+        Raises:
+            InvalidSignal: They are too many.
+        """
+        self._tables_left -= tables
+        if self._tables_left < 0:
+            raise InvalidSignal("too many tables were requested at once; send it again, with another id")
+
+    def _spend(self, work: int) -> None:
         if work > self._left:
             raise InvalidSignal(
                 "too many or too large regular expressions came at once; send it again, with another id"
@@ -146,7 +167,7 @@ class Matching:
         self._left -= work
 
 
-def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
+def read_execute(data: Mapping[str, Any], matching: Matching) -> SnapshotPayload:
     """Read the data of ``execute-snapshot``.
 
     Raises:
@@ -158,13 +179,14 @@ def read_execute(data: Mapping[str, Any]) -> SnapshotPayload:
     kind = _KINDS.get(str(given).lower())
     if kind is None:
         raise InvalidSignal(f"its snapshot type is {str(given)[:40]!r}, neither incremental nor blocking")
-    names = Names.read(data.get("data-collections"))
+    matching.next_signal()
+    names = Names.read(data.get("data-collections"), matching)
     if not names.texts:
         raise InvalidSignal("data-collections names no table")
-    return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions"), names.size))
+    return SnapshotPayload(kind, names, _conditions(data.get("additional-conditions"), matching))
 
 
-def read_stop(data: Mapping[str, Any]) -> tuple[SnapshotKind, Names | None]:
+def read_stop(data: Mapping[str, Any], matching: Matching) -> tuple[SnapshotKind, Names | None]:
     """Read the data of ``stop-snapshot``: the kind of snapshot, and the tables to stop, None for all.
 
     Raises:
@@ -174,7 +196,8 @@ def read_stop(data: Mapping[str, Any]) -> tuple[SnapshotKind, Names | None]:
     kind = _KINDS.get(str(given or "").lower())
     if kind is None:
         raise InvalidSignal(f"type must be incremental or blocking, not {str(given)[:40]!r}")
-    names = Names.read(data.get("data-collections"))
+    matching.next_signal()
+    names = Names.read(data.get("data-collections"), matching)
     return kind, names if names.texts else None
 
 
@@ -182,7 +205,7 @@ def _unquoted(name: str) -> str:
     return ".".join(part.replace('""', '"') for part in _QUOTED_PART.findall(name))
 
 
-def _conditions(given: object, size: int) -> tuple[Condition, ...]:
+def _conditions(given: object, matching: Matching) -> tuple[Condition, ...]:
     """Read conditions: the first of those that have the same expression."""
     if given is None:
         return ()
@@ -202,8 +225,7 @@ def _conditions(given: object, size: int) -> tuple[Condition, ...]:
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise InvalidSignal("a filter has half a surrogate pair, which no server takes")
         if tables not in found:
-            found[tables] = Condition(Names.read([tables], size), text)
-            size += found[tables].tables.size
+            found[tables] = Condition(Names.read([tables], matching), text)
     return tuple(found.values())
 
 

@@ -28,6 +28,8 @@ _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 CQL_FUNCTIONS: Final = ("token", "mintimeuuid", "maxtimeuuid")
 _MOST_OPEN: Final = 8
 """Number of brackets in brackets: parsers of servers recurse, and some end with the stack."""
+_MOST_COMBINATIONS: Final = 1_000
+"""Product of the lengths of all IN lists: Cassandra builds all combinations before it reads anything."""
 _FORM: Final = "comparisons of columns with constants, joined by AND"
 
 
@@ -44,6 +46,7 @@ def refused_filter(where: str, functions: Collection[str] = ()) -> str:
     before: str = "operator"  # or value, function, separator
     opened: list[str] = []
     operators: tuple[str, ...] = ()
+    items = combinations = 1
     while at < len(where):
         token = _TOKEN.match(where, at)
         if token is None:
@@ -58,6 +61,7 @@ def refused_filter(where: str, functions: Collection[str] = ()) -> str:
             follows = before == "operator" and (*operators, text) in _PHRASES
             if opened or not (before == "value" or follows):
                 return wrong
+            combinations, items = combinations * items, 1
             operators = (*operators, text) if follows else (text,)
             before = "operator"
         elif kind in ("word", "value"):
@@ -78,7 +82,10 @@ def refused_filter(where: str, functions: Collection[str] = ()) -> str:
         elif before != "value" or (text != "." and not opened):
             return wrong
         else:
+            items += text == "," and len(opened) == 1 and operators[-1:] == ("in",)
             before = "separator"
+    if combinations * items > _MOST_COMBINATIONS:
+        return f"its IN lists have more than {_MOST_COMBINATIONS} combinations"
     return "" if before == "value" and not opened else f"expected {_FORM}, found its end"
 
 

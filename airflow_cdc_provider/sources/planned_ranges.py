@@ -3,11 +3,15 @@
 A range is stored as an object: ``kind`` names its class, as the source registers it, and every field of the
 class follows under its own name, bytes in hexadecimal. Whoever may set an offset can thereby name ranges, but
 can't run code.
+
+An object without ``kind`` has only the fields that differ from the object before it: thousands of ranges with
+one filter store it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 from airflow_cdc_provider.exceptions import OffsetMissing
@@ -31,8 +35,14 @@ class PlannedRanges:
         >>> ranges = PlannedRanges({"page": Page})
         >>> ranges.to_json([Page("shop.orders", b"\x01")])
         ({'kind': 'page', 'table': 'shop.orders', 'after': '01'},)
-        >>> ranges.from_json(ranges.to_json([Page("shop.orders", b"\x01")]))
+        >>> stored = ranges.to_json([Page("shop.orders", b"\x01"), Page("shop.orders", b"\x02")])
+        >>> stored[1]
+        {'after': '02'}
+        >>> first, left = ranges.take(stored, 1)
+        >>> first
         [Page(table='shop.orders', after=b'\x01')]
+        >>> left
+        ({'kind': 'page', 'table': 'shop.orders', 'after': '02'},)
     """
 
     def __init__(self, kinds: Mapping[str, type]) -> None:
@@ -45,15 +55,27 @@ class PlannedRanges:
 
     def to_json(self, ranges: Iterable[Any]) -> tuple[dict[str, Any], ...]:
         """Return the objects to store, in the order of the ranges."""
-        return tuple(self._object(one) for one in ranges)
+        whole = [self._object(one) for one in ranges]
+        return (*whole[:1], *(_difference(one, before) for before, one in pairwise(whole)))
 
-    def from_json(self, stored: Iterable[Mapping[str, Any]]) -> list[Any]:
-        """Rebuild ranges from what :meth:`to_json` returned.
+    def take(
+        self, stored: Sequence[Mapping[str, Any]], count: int
+    ) -> tuple[list[Any], tuple[Mapping[str, Any], ...]]:
+        """Rebuild the first ranges of what :meth:`to_json` returned.
+
+        Returns:
+            The ranges, and the objects of the others, in the same form.
 
         Raises:
             OffsetMissing: An object is not a range of this source.
         """
-        return [self._range(one) for one in stored]
+        whole: Any = {}
+        ranges = []
+        for one in stored[:count]:
+            whole = _whole(one, whole)
+            ranges.append(self._range(whole))
+        left = tuple(stored[count:])
+        return ranges, (*(_whole(one, whole) for one in left[:1]), *left[1:])
 
     def _object(self, one: Any) -> dict[str, Any]:
         name = self._names[type(one)]
@@ -71,6 +93,18 @@ class PlannedRanges:
         except (TypeError, ValueError) as error:
             raise _unreadable(stored, self._fields) from error
         return self._kinds[name](**values)
+
+
+def _difference(one: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object that differ from the one before, all if that is of another kind."""
+    if one[_KIND] != before[_KIND]:
+        return one
+    return {field: value for field, value in one.items() if value != before[field]}
+
+
+def _whole(one: Any, before: Any) -> Any:
+    """Return an object with the fields that it shares with the one before."""
+    return {**before, **one} if isinstance(one, Mapping) and _KIND not in one else one
 
 
 def _value(stored: Any, of: type) -> Any:

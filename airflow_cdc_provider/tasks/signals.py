@@ -9,7 +9,7 @@ from airflow_cdc_provider.connector.declaration import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.signals import names
 from airflow_cdc_provider.signals.files import send
-from airflow_cdc_provider.signals.payloads import InvalidSignal, read_execute, read_stop
+from airflow_cdc_provider.signals.payloads import InvalidSignal, Matching, read_execute, read_stop
 from airflow_cdc_provider.signals.signal import EXECUTE, STOP, TYPES
 from airflow_cdc_provider.tasks.parameters import one_of
 from airflow_cdc_provider.tasks.work_folder import signals_folder
@@ -53,9 +53,9 @@ def send_signal(
         data = {"type": "incremental", **data}
     try:
         if signal == EXECUTE:
-            read_execute(data)
+            read_execute(data, Matching())
         elif signal == STOP:
-            read_stop(data)
+            read_stop(data, Matching())
     except InvalidSignal as error:
         raise ConfigurationError(f"invalid signal {signal}", found=str(error)) from error
     return send(signals_folder(work_folder, connector.name, create=True), signal, data, identity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,13 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.exceptions import ConfigurationError
-from airflow_cdc_provider.jobs.resuming.snapshot_requests import Reception, SignalState, received
+from airflow_cdc_provider.jobs.resuming.snapshot_requests import (
+    Reception,
+    SignalState,
+    SnapshotRequest,
+    TableCopy,
+    received,
+)
 from airflow_cdc_provider.jobs.signals import _fitting, logged_message
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.signal_topic import SignalTopic, TopicChannel
+from airflow_cdc_provider.patterns import compile_cost, untrusted
 from airflow_cdc_provider.signals import payloads
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel
-from airflow_cdc_provider.signals.payloads import read_execute
+from airflow_cdc_provider.signals.payloads import Matching, read_execute
 from airflow_cdc_provider.signals.signal import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
@@ -297,6 +305,12 @@ def test_comparisons_are_queries(query: str) -> None:
     assert refused_query(query) == ""
 
 
+@pytest.mark.parametrize("value", ['{"$numberDecimal": "foo"}', '{"$numberDouble": "x"}', '{"$date": 1e400}'])
+def test_a_value_that_is_none_is_an_error_of_configuration(value: str) -> None:
+    with pytest.raises(ConfigurationError, match="not valid Extended JSON"):
+        parse_filter(f'{{"a": {value}}}')
+
+
 _MEMBERS = st.sampled_from(["a", "$ref", "$id", "$db", "$or", "$elemMatch", "$expr", "$gt", "$regex", "b.c"])
 
 
@@ -328,6 +342,28 @@ def test_brackets_of_a_filter_are_no_deeper_than_any_parsers_stack(bracket: str)
         assert "brackets" in refused_filter(f"a = {bracket * depth}1{close * depth}")
         assert "brackets" in refused_filter(f"a = {'([' * depth}1{'])' * depth}")
         assert "brackets" in refused_filter(f"a = {{1: {bracket * depth}1{close * depth}}}")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"c1 IN ({','.join('0' * 2_700)}) AND c2 IN ({','.join('0' * 2_700)})",
+        f"a in ({','.join('1' * 32)}) and b not in ({','.join('1' * 32)})",
+        f"(a, b) IN ({','.join(['(1, 2)'] * 32)}) AND c IN ({','.join('1' * 32)})",
+        " AND ".join(f"c{n} IN (1, 2)" for n in range(10)),
+        f"a IN ({','.join('1' * 1_001)})",
+        f"a IN ({','.join(['[1, 2]'] * 32)}) AND b = 1 AND c IN ({','.join(['{1: 2, 3: 4}'] * 32)})",
+        f"token(a) IN ({','.join(['token(1)'] * 32)}) AND b IN ({','.join(['minTimeuuid(1)'] * 32)})",
+    ],
+)
+def test_lists_of_a_filter_have_few_combinations(where: str) -> None:
+    assert "combinations" in refused_filter(where, CQL_FUNCTIONS)
+
+
+def test_a_list_of_a_filter_may_be_long() -> None:
+    long = ",".join("1" * 1_000)
+    where = f"a IN ({long}) AND b IN (1) AND (c, d) = (1, 2) AND e = [{long}]"
+    assert refused_filter(where) == ""
 
 
 @pytest.mark.parametrize(
@@ -506,20 +542,100 @@ def test_the_patterns_of_all_conditions_and_of_a_flood_are_bounded() -> None:
     assert "regular expressions" in applied(many).state.records[0].detail
     few = replace(many, data={"data-collections": slow[:4], "additional-conditions": condition[4:5]})
     stop = Signal("stop", "stop-snapshot", {"type": "incremental", "data-collections": slow[:4]}, "file")
+    every = {"type": "incremental"}
     running = received(SignalState(), [_GOOD], TABLES, 5, refused_query).state
     flood = [replace(one, id=f"{one.id}{n}") for n in range(500) for one in (few, stop)]
     with patch.object(payloads, "_MOST_WORK", 200_000_000), bounded(4):
-        found = received(
-            running, [*flood, replace(_GOOD, id="last")], [*tables, "shop.orders"], 5, refused_query
-        )
+        found = received(running, [*flood, replace(stop, data=every)], tables, 5, refused_query)
     assert "at once" in found.state.records[-3].detail
-    assert found.state.records[-1].outcome == "queued", "small patterns still fit"
+    assert found.state.records[-1].outcome == "followed", "to stop all needs no pattern"
+
+
+def _classes(count: int, number: int) -> str:
+    """Return a pattern with an own text, of which RE2 keeps a large tree and a tiny program."""
+    return "(?i)(?:" + r"\w" * count + f"{number:04}){{0}}a"
+
+
+def test_patterns_are_not_kept_after_their_signal() -> None:
+    applied()
+    with bounded(2, 40):
+        applied(*(replace(asked(**{"data-collections": [_classes(120, n)]}), id=f"{n}") for n in range(20)))
+
+
+def test_patterns_of_a_signal_are_bounded_before_they_are_compiled() -> None:
+    with bounded(1, 96):
+        names = [_classes(480, number) for number in range(40)]
+        condition = [{"data-collection": name, "filter": "{}"} for name in names]
+        for data in (
+            {"data-collections": names},
+            {"data-collections": [".*"], "additional-conditions": condition},
+        ):
+            assert "regular expressions" in applied(asked(**data)).state.records[0].detail
+
+
+@pytest.mark.parametrize("pattern", [r"\w" * 400, "a{0,1000}" * 100, "(?:a{31}){31}" * 60 + "["])
+def test_patterns_that_do_not_compile_are_counted_too(pattern: str) -> None:
+    flood = [replace(asked(**{"data-collections": [f"{n:04}{pattern}"]}), id=f"{n}") for n in range(200)]
+    with patch.object(payloads, "_MOST_WORK", 60_000_000), bounded(1):
+        found = received(SignalState(), flood, TABLES, 5, refused_query)
+    assert "at once" in found.state.records[-1].detail
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            r"\w",
+            r"\pL",
+            r"\PL",
+            r"[\pL\pN]",
+            r"[^\w]",
+            r"\d\s",
+            "[!-\U0010ffff]",
+            "a{0,1000}",
+            "a{1000}|",
+            "k",
+        ),
+        *("(?:.?a){0,500}", "(?:|){1000}", "[Ā-\u0fff]{1000}", ".?", "(?:x{31}){31}", "()", r"\pL{1000}"),
+    ],
+)
+def test_no_pattern_costs_more_than_is_counted(unit: str) -> None:
+    pattern = f"(?i)(?:{unit * (980 // len(unit))})"
+    compile_cost(pattern)
+    with (
+        bounded(0.01 + 100e-9 * compile_cost(pattern), 8 + (20 * compile_cost(pattern) >> 20)),
+        suppress(ValueError),
+    ):
+        untrusted(pattern)
+
+
+def test_a_stop_of_many_tables_is_one_event() -> None:
+    tables = [f"shop.{number:04}{'ab'[number % 2]}" for number in range(1_000)]
+    stop = Signal("", "stop-snapshot", {"type": "incremental"}, "file")
+    some = replace(stop, data={"type": "incremental", "data-collections": [".*a"]})
+    every = asked(**{"data-collections": [".*"]})
+    flood = [replace(one, id=f"{n}-{at}") for n in range(20) for at, one in enumerate((every, some, stop))]
+    with bounded(1):
+        found = received(SignalState(), flood, tables, 5, refused_query)
+    assert [event.kind for event in found.events] == ["tables_stopped", "aborted"] * 10
+    assert [len(event.tables) for event in found.events] == [500] * 20
+    assert "too many tables" in found.warnings[0]
+
+
+def test_a_stop_of_many_requests_takes_linear_time() -> None:
+    requests = (
+        SnapshotRequest(str(n), "incremental", "file", 1, (TableCopy(f"s.{n}"),)) for n in range(5_000)
+    )
+    stop = Signal("x", "stop-snapshot", {"type": "incremental", "data-collections": [".*"]}, "file")
+    with bounded(0.5):
+        found = received(SignalState(tuple(requests)), [stop], (), 5, refused_query)
+    assert (len(found.events), found.state.requests) == (5_000, ())
 
 
 def test_conditions_with_the_same_pattern_are_one() -> None:
     same = [{"data-collection": "a+", "filter": str(number)} for number in range(100)]
     data = {"data-collections": ["a"], "additional-conditions": same}
-    assert [one.filter for one in read_execute(data).conditions] == ["0"]
+    assert [one.filter for one in read_execute(data, Matching()).conditions] == ["0"]
 
 
 def test_a_message_for_the_log_does_not_multiply_the_offset() -> None:

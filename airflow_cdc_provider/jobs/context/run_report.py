@@ -19,12 +19,14 @@ class SignalsMemory:
         searched_through: The newest batch of the changes table that was searched for signals.
         polled_at: When channels were last polled within a round, by the monotonic clock.
         chunks: Number of chunks in the next commit of an incremental snapshot.
+        attempted: Id of the request whose attempt was counted last.
         errors: By channel, the error of the last poll.
     """
 
     searched_through: int = -1
     polled_at: float = 0.0
     chunks: int = 8
+    attempted: str = ""
     errors: dict[str, str] = field(default_factory=dict)
 
 

@@ -31,6 +31,9 @@ def after(known: IncrementalResult | None, event: SnapshotEvent) -> IncrementalR
     """
     if event.snapshot != "incremental":
         return known
+    if event.kind == "tables_stopped":  # of a request that goes on, or waits
+        is_known = known is not None and known.request_id == event.request_id
+        return replace(known, remaining=known.remaining - len(event.tables)) if known and is_known else known
     if known is None or known.request_id != event.request_id:
         known = IncrementalResult(event.request_id, tables=len(event.tables), started_us=event.at_us)
     known = replace(known, remaining=len(event.tables), tables=max(known.tables, len(event.tables)))

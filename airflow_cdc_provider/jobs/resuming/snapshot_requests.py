@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from airflow_cdc_provider.exceptions import listed, printable
-from airflow_cdc_provider.notifications.snapshot_events import ScanStatus, SnapshotEvent, SnapshotEventKind
+from airflow_cdc_provider.notifications.snapshot_events import SnapshotEvent, SnapshotEventKind
 from airflow_cdc_provider.signals.payloads import (
     InvalidSignal,
     Matching,
@@ -83,9 +83,9 @@ class SnapshotRequest:
         channel: The channel of the signal.
         requested_us: When the signal was received, µs since 1970.
         tables: The remaining tables, in order.
-        done: Number of completed tables.
+        done: Number of completed tables; for a blocking one of ranges that were read when its attempt began.
         started: Whether it has started.
-        failures: Number of transient failures since it last read something.
+        failures: Number of attempts that began and didn't end well since it last read something.
         before: For a blocking one that has started: by table, the progress of the snapshot before it.
     """
 
@@ -280,8 +280,8 @@ def _execute(
     now_us: int,
     refused_filter: Callable[[str], str],
 ) -> Reception:
-    requested = read_execute(signal.data)
-    matching.begin(requested.size, matching.tables)
+    requested = read_execute(signal.data, matching)
+    matching.begin(matching.tables)
     chosen = [table for table in matching.tables if requested.names.take(table)]
     if not chosen:
         raise InvalidSignal(f"no captured table matches {listed(requested.names.texts)}")
@@ -293,6 +293,7 @@ def _execute(
     size = sum(len(copy.table) + len(copy.where) for copy in queued)
     if len(queued) > _MOST_TABLES or size > _MOST_QUEUED:
         raise InvalidSignal("too many tables and filters wait already; stop a snapshot, or name fewer tables")
+    matching.queue(len(copies))
     request = SnapshotRequest(signal.id, requested.kind, signal.channel, now_us, copies)
     detail = f"{requested.kind}: {listed(chosen)}"
     recorded = _recorded(result, signal, signal.type, "queued", detail, now_us)
@@ -301,30 +302,33 @@ def _execute(
 
 
 def _stop(result: Reception, signal: Signal, matching: Matching, now_us: int) -> Reception:
-    kind, names = read_stop(signal.data)
+    kind, names = read_stop(signal.data, matching)
     state = result.state
     running = [r for r in state.requests if r.kind == kind]
     if not running:
         raise InvalidSignal(f"no {kind} snapshot is running")
     if names is not None:
-        matching.begin(names.size, (copy.table for request in running for copy in request.tables))
+        matching.begin(copy.table for request in running for copy in request.tables)
     events: list[SnapshotEvent] = []
     stopped: list[str] = []
+    left: dict[str, SnapshotRequest] = {}
+    reason = f"by signal {signal.id}"
     for request in running:
-        removed = tuple(t for t in request.tables if names is None or names.take(t.table))
+        removed = {t.table: t for t in request.tables if names is None or names.take(t.table)}
         if not removed:
             continue
-        stopped += [copy.table for copy in removed]
-        left = replace(request, tables=tuple(t for t in request.tables if t not in removed))
-        state = state.with_request(left)
-        reason = f"by signal {signal.id}"
-        if left.tables:
-            events += [_event("table_scanned", left, now_us, copy, "SKIPPED", reason) for copy in removed]
+        stopped += removed
+        left[request.id] = replace(request, tables=tuple(t for t in request.tables if t.table not in removed))
+        of_removed = replace(request, tables=tuple(removed.values()))
+        if left[request.id].tables:
+            events.append(_event("tables_stopped", of_removed, now_us, reason=reason))
         else:
             state = state.with_outcome(request.id, "stopped", reason)
-            events.append(_event("aborted", request, now_us, reason=reason))
+            events.append(_event("aborted", of_removed, now_us, reason=reason))
     if not stopped:
         raise InvalidSignal(f"no table of the running {kind} snapshot matches")
+    requests = (left.get(request.id, request) for request in state.requests)
+    state = replace(state, requests=tuple(request for request in requests if request.tables))
     detail = f"stopped: {listed(stopped)}"
     recorded = _recorded(replace(result, state=state), signal, signal.type, "followed", detail, now_us)
     return replace(recorded, events=(*recorded.events, *events))
@@ -368,7 +372,6 @@ def _event(
     request: SnapshotRequest,
     now_us: int,
     copy: TableCopy | None = None,
-    status: ScanStatus = "",
     reason: str = "",
 ) -> SnapshotEvent:
     return SnapshotEvent(
@@ -377,8 +380,6 @@ def _event(
         request.id,
         table=copy.table if copy else "",
         tables=tuple(t.table for t in request.tables),
-        rows=copy.rows if copy and kind == "table_scanned" else None,
-        status=status,
         reason=reason,
         at_us=now_us,
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,13 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import CommitConflict, CommitStateUnknown, TransientError, classified
+from airflow_cdc_provider.exceptions import (
+    CdcError,
+    CommitConflict,
+    CommitStateUnknown,
+    TransientError,
+    classified,
+)
 from airflow_cdc_provider.jobs.context.clients import Clients
 from airflow_cdc_provider.jobs.context.events import record_event
 from airflow_cdc_provider.jobs.context.job import log
@@ -79,6 +85,12 @@ def copy_chunks(
         CdcError: Another writer committed to the changes table, or the source doesn't respond.
     """
     started = time.monotonic()
+    if report.signals.attempted != request.id:
+        request, progress, state = begin_attempt(stores.changes, clients, report, request, progress, state)
+        if not request.tables:
+            return progress, state
+    else:
+        request = replace(request, failures=request.failures + 1)
     try:
         return _copied(connector, stores, source, clients, report, request, progress, state)
     except Exception as error:
@@ -98,36 +110,79 @@ def _adapt_size(report: RunReport, seconds: float) -> None:
         memory.chunks = max(memory.chunks // 2, 1)
 
 
+def begin_attempt(
+    changes: ChangesTable,
+    clients: Clients,
+    report: RunReport,
+    request: SnapshotRequest,
+    progress: Progress,
+    state: ChangesState,
+) -> tuple[SnapshotRequest, Progress, ChangesState]:
+    """Count an attempt before it is made, so that one that ends the process counts, too.
+
+    Returns:
+        The request, without tables if it has ended: the process ended in the last attempts; the progress, and
+        the state, after the commit.
+    """
+    request = replace(request, failures=request.failures + 1)
+    if request.failures > _MOST_FAILURES:
+        reason = (
+            f"the job ended during the last {_MOST_FAILURES} attempts: its memory or its time was exceeded"
+        )
+        return replace(request, tables=()), *_end(changes, clients, report, request, TransientError(reason))
+    report.signals.attempted = request.id
+    progress = progress.with_signals(progress.signals.with_request(request))
+    return request, progress, changes.set_offset(progress.to_offset(), state)
+
+
 def after_failure(
     changes: ChangesTable, clients: Clients, report: RunReport, request: SnapshotRequest, error: Exception
 ) -> tuple[Progress, ChangesState] | None:
     """End a request that failed, so that the next run doesn't meet it again; the job continues.
 
-    A failure that may pass is counted: the next run tries again, but ends the request after the third in a
-    row. A failure of the lake, of Spark, or of the commit isn't the request's.
+    After a failure that may pass the next run tries again, but the third in a row ends the request. A failure
+    of the lake, of Spark, or of the commit isn't the request's: its attempt no longer counts, if Spark still
+    runs.
 
     Args:
         changes: The changes table.
         clients: Connections to other systems.
         report: State of the run.
-        request: The request.
+        request: The request, whose failures include this one.
         error: The error.
 
     Returns:
         The progress after the request's end, None if it goes on.
     """
     known = as_error(error)
+    report.signals.attempted = ""
     if isinstance(known, CommitConflict | CommitStateUnknown) or is_of_all_tables(error):
+        with suppress(Exception):  # the failure itself is raised
+            _set_failures(changes, request.id, request.failures - 1)
         return None
+    if isinstance(known, TransientError) and request.failures < _MOST_FAILURES:
+        log.warning("the snapshot of signal %s failed, %d in a row: %s", request.id, request.failures, known)
+        _set_failures(changes, request.id, request.failures)
+        return None
+    return _end(changes, clients, report, request, known)
+
+
+def _set_failures(changes: ChangesTable, identity: str, failures: int) -> None:
     state = changes.state()
     progress = Progress.from_offset(state.offset)
-    failures = request.failures + 1
-    if isinstance(known, TransientError) and failures < _MOST_FAILURES:
-        log.warning("the snapshot of signal %s failed, %d in a row: %s", request.id, failures, known)
-        signals = progress.signals.with_request(replace(request, failures=failures))
+    known = next((r for r in progress.signals.requests if r.id == identity), None)
+    if known is not None and known.failures != failures:
+        signals = progress.signals.with_request(replace(known, failures=failures))
         changes.set_offset(progress.with_signals(signals).to_offset(), state)
-        return None
+
+
+def _end(
+    changes: ChangesTable, clients: Clients, report: RunReport, request: SnapshotRequest, known: CdcError
+) -> tuple[Progress, ChangesState]:
+    """End a request because of its error; return the progress after it."""
     log.error("the snapshot of signal %s failed: %s", request.id, known)
+    state = changes.state()
+    progress = Progress.from_offset(state.offset)
     signals = progress.signals.with_request(replace(request, tables=()))
     progress = progress.with_signals(signals.with_outcome(request.id, "failed", str(known)))
     if request.kind == "blocking":
@@ -250,8 +305,7 @@ def _next_ranges(source: Source, copy: TableCopy, cores: int) -> _Step:
         plan = source.plan_snapshot(copy.table, copy.where or None)
         log.info("%s: copying %d ranges", copy.table, len(plan.ranges))
         copy = replace(copy, started=True, ranges=source.planned_ranges.to_json(plan.ranges))
-    taken = source.planned_ranges.from_json(copy.ranges[: _RANGES_PER_CORE * cores])
-    left = copy.ranges[len(taken) :]
+    taken, left = source.planned_ranges.take(copy.ranges, _RANGES_PER_CORE * cores)
     after = replace(copy, ranges=left, chunks=copy.chunks + len(taken))
     return _Step(taken, after, ended=not left)
 

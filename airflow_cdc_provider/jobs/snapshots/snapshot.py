@@ -26,7 +26,7 @@ from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import REPLACE, REREAD_UNSEEN
 from airflow_cdc_provider.jobs.metrics.scanned import ScannedRows
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
-from airflow_cdc_provider.jobs.snapshots.custom import due_by_class, filter_of, snapshotter_of
+from airflow_cdc_provider.jobs.snapshots.custom import captures, due_by_class, filter_of, snapshotter_of
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import SnapshotResult, TableResult
@@ -53,7 +53,25 @@ class _Part:
 
 
 def due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> list[str]:
-    """List the tables whose snapshot is due by the declared snapshot mode."""
+    """List the tables whose snapshot is due by the declared snapshot mode.
+
+    What a blocking request began, it continues itself, which counts its attempts.
+    """
+    due = _due_tables(job, stores, source, progress)
+    return [table for table in due if not captures(job.connector) or not _is_requested(progress, table)]
+
+
+def _is_requested(progress: Progress, table: str) -> bool:
+    """Return whether the unfinished snapshot of a table is that of a blocking request."""
+    taken = progress.snapshots.get(table)
+    if taken is None or taken.done or taken.outdated:
+        return False
+    started = (r for r in progress.signals.requests if r.kind == "blocking" and r.started)
+    asked = (r.tables for r in started if r.requested_us <= taken.started_us)
+    return any(copy.table == table for copies in asked for copy in copies)
+
+
+def _due_tables(job: Job, stores: Stores, source: Source, progress: Progress) -> list[str]:
     options = job.connector.snapshot
     mode = options.mode
     if source.feed_is_complete:
@@ -239,20 +257,18 @@ class _Ranges:
             try:
                 with classified():
                     before = self._running.get(table) or self._plan(table)
-                left = before.ranges
-                taken = self._source.planned_ranges.from_json(left[:count])
+                taken, left = self._source.planned_ranges.take(before.ranges, count)
             except Exception as error:
                 if self.fails_all(error):
                     raise
                 self.leave_out(table, error)
                 continue
-            done = len(taken) == len(left)
             committed = before.committed + len(taken)
-            after = replace(before, committed=committed, done=done, ranges=left[len(taken) :])
+            after = replace(before, committed=committed, done=not left, ranges=left)
             parts.append(_Part(table, taken, after))
             count -= max(len(taken), 1)
             self._running[table] = after
-            if done:
+            if not left:
                 self._tables.popleft()
         return parts
 

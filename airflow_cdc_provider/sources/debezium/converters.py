@@ -55,7 +55,7 @@ FAULTS: Final[Mapping[int, str]] = {
     "larger than the message",
 }
 
-WRONG_SCHEMAS: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+WRONG_SCHEMAS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Exceptions that parsing an untrusted schema may raise; any other exception is a bug."""
 
 _OF_WRITING: Final = np.array([SOUND, BROKEN, LARGE])

@@ -110,7 +110,7 @@ def parse_filter(where: str | None) -> Mapping[str, Any]:
     try:
         query = json_util.loads(where) if where else {}
         bson.encode(query)
-    except (ValueError, TypeError, OverflowError, RecursionError, BSONError) as error:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, BSONError) as error:
         raise ConfigurationError(
             "the snapshot filter is not valid Extended JSON", found=str(error)
         ) from error

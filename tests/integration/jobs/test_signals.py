@@ -289,7 +289,9 @@ def test_tables_are_copied_in_turn_and_one_or_all_can_be_stopped(
     ]
     counts = [len(store.copied(name)) for name in names]
     assert counts == [30, 0, 10, 0]
-    assert [e.status for e in store.events if e.kind == "table_scanned"] == ["SKIPPED", "SUCCEEDED"]
+    assert [e.status for e in store.events if e.kind == "table_scanned"] == ["SUCCEEDED"]
+    (of_b,) = (e for e in store.events if e.kind == "tables_stopped")
+    assert (of_b.request_id, of_b.tables) == ("first", (f"{store.database.name}.b",))
     assert store.event_kinds("second")[-1] == "aborted"
 
 
@@ -368,7 +370,7 @@ def test_what_is_asked_for_is_copied_and_nothing_else(
 
 @pytest.mark.covers("MDB-SIG-01", "MDB-SIG-03", "MDB-SIG-04", "MDB-CAP-11")
 def test_signals_come_as_documents_whatever_filters_say(
-    store: Signalled, caplog: pytest.LogCaptureFixture
+    store: Signalled, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = store.database.name
     store.declare("source", scope="database", target=name)
@@ -419,6 +421,12 @@ def test_signals_come_as_documents_whatever_filters_say(
     store.database.signals.insert_one({"_id": "last", "type": "log", "data": {}})
     store.run()
     assert store.state.records[:-1] == records
+    monkeypatch.setattr(signals, "MOST_AT_ONCE", 3)
+    ids = [f"part-{number}" for number in range(5)]
+    store.database.signals.insert_many([{"_id": one, "type": "log", "data": {}} for one in ids])
+    for received in (3, 5):
+        store.run()
+        assert [r.id for r in store.state.records][-received:] == ids[:received], "a later run goes on"
 
 
 @pytest.mark.covers("MDB-XD-05", "MDB-XD-06")

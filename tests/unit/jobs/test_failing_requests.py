@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -19,9 +19,11 @@ from airflow_cdc_provider.exceptions import (
     TransientError,
 )
 from airflow_cdc_provider.jobs import signals
+from airflow_cdc_provider.jobs.context.run_report import SignalsMemory
 from airflow_cdc_provider.jobs.resuming.progress import Progress, SnapshotProgress
 from airflow_cdc_provider.jobs.resuming.snapshot_requests import SignalState, SnapshotRequest, received
 from airflow_cdc_provider.jobs.snapshots import incremental
+from airflow_cdc_provider.jobs.snapshots.snapshot import due_tables
 from airflow_cdc_provider.jobs.spark.failures import as_error
 from airflow_cdc_provider.jobs.spark.read import _Read
 from airflow_cdc_provider.jobs.spec import SnapshotResult
@@ -75,7 +77,7 @@ class Requests:
     def outcome(self, identity: str) -> str:
         return next(r.outcome for r in self.progress.signals.records if r.id == identity)
 
-    def fail(self, error: Exception, *, batches: int = 0) -> None:
+    def fail(self, error: BaseException, *, batches: int = 0) -> None:
         """Take the next step of the first request, which fails after some commits."""
 
         def failing(*_: Any) -> None:
@@ -84,6 +86,7 @@ class Requests:
             raise error
 
         job, stores, source, clients, report = self.run
+        vars(report)["signals"] = SignalsMemory()  # each run is a process
         self.monkeypatch.setattr(signals, "_copy_tables", failing)
         self.monkeypatch.setattr(incremental, "_next_step", failing)
         if self.kind == "blocking":
@@ -143,6 +146,43 @@ def test_failures_that_are_not_the_requests_own_never_end_it(requests: Requests,
         with pytest.raises(type(error)):
             requests.fail(error)
     assert requests.progress.signals.requests[0].failures == 0
+
+
+class Killed(BaseException):
+    """What nothing catches: the process is gone."""
+
+
+def test_a_request_that_ends_the_process_is_ended_before_its_fourth_attempt(requests: Requests) -> None:
+    for _ in range(3):
+        with pytest.raises(Killed):
+            requests.fail(Killed())
+        assert requests.progress.signals.requests[0].id == "wrong"
+    requests.fail(Killed())
+    assert (requests.outcome("wrong"), requests.outcome("next")) == ("failed", "queued")
+    assert "memory" in requests.progress.signals.records[0].detail
+    assert requests.progress.snapshots["s.a"] == (UNFINISHED if requests.kind == "incremental" else BEFORE)
+
+
+def test_a_request_that_reads_something_before_each_kill_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = Requests(monkeypatch, "blocking")
+    for committed in range(5):
+        read = replace(UNFINISHED, committed=committed)
+        monkeypatch.setattr(f"{__name__}.UNFINISHED", read)
+        with pytest.raises(Killed):
+            requests.fail(Killed())
+    assert requests.progress.signals.requests[0].failures == 1
+
+
+def test_what_a_blocking_request_began_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = Requests(monkeypatch, "blocking")
+    job, stores, source, _, _ = requests.run
+    assert due_tables(job, stores, source, requests.progress) == ["s.b"]
+    with pytest.raises(Killed):
+        requests.fail(Killed())
+    assert due_tables(job, stores, source, requests.progress) == []
+    assert due_tables(job, stores, source, requests.progress.with_loss(["s.a"], 11, "a gap")) == ["s.a"]
+    requests.fail(ConfigurationError("a filter"))
+    assert due_tables(job, stores, source, requests.progress) == ["s.b"], "as before the request"
 
 
 def test_the_tables_of_a_failed_blocking_request_are_as_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.signals.payloads import (
     Condition,
     InvalidSignal,
+    Matching,
     Names,
     SnapshotPayload,
     read_execute,
@@ -62,7 +63,7 @@ def test_no_text_raises(text: str) -> None:
     ],
 )
 def test_names_are_expressions_or_exact_parts_in_quotes(pattern: str, name: str, meant: bool) -> None:
-    assert Names.read([pattern]).take(name) is meant
+    assert Names.read([pattern], Matching()).take(name) is meant
 
 
 def test_a_snapshot_request_is_read_completely() -> None:
@@ -74,11 +75,11 @@ def test_a_snapshot_request_is_read_completely() -> None:
             {"data-collection": "a.*", "filter": '{"y": 2}'},
         ],
     }
-    request = read_execute(data)
+    request = read_execute(data, Matching())
     conditions = (Condition(Names(("a.b",)), '{"x": 1}'), Condition(Names(("a.*",)), '{"y": 2}'))
     assert request == SnapshotPayload("blocking", Names(("a.b", "a.c")), conditions)
     assert [request.filter_of(table) for table in ("a.b", "a.c", "b.b")] == ['{"x": 1}', '{"y": 2}', ""]
-    assert read_execute({"data-collections": "a.b, a.c"}).names == Names(("a.b", "a.c"))
+    assert read_execute({"data-collections": "a.b, a.c"}, Matching()).names == Names(("a.b", "a.c"))
 
 
 @pytest.mark.parametrize(
@@ -95,12 +96,15 @@ def test_a_snapshot_request_is_read_completely() -> None:
 )
 def test_a_request_that_is_invalid_says_why(data: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidSignal, match=reason):
-        read_execute(data)
+        read_execute(data, Matching())
 
 
 def test_a_stop_must_say_what_kind_of_snapshot_it_means() -> None:
-    assert read_stop({"type": "INCREMENTAL"}) == ("incremental", None)
-    assert read_stop({"type": "blocking", "data-collections": ["a"]}) == ("blocking", Names(("a",)))
+    assert read_stop({"type": "INCREMENTAL"}, Matching()) == ("incremental", None)
+    assert read_stop({"type": "blocking", "data-collections": ["a"]}, Matching()) == (
+        "blocking",
+        Names(("a",)),
+    )
     for kind in (None, "initial"):
         with pytest.raises(InvalidSignal, match="type must be incremental or blocking"):
-            read_stop({"type": kind})
+            read_stop({"type": kind}, Matching())

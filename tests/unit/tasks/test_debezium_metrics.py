@@ -228,6 +228,8 @@ def test_an_incremental_snapshot_reports_chunk_and_table_while_it_runs_and_how_l
     assert metrics_after(happening("paused", 6 * seconds), 7)["SnapshotPausedDurationInSeconds"] == 3
     resumed = metrics_after(happening("resumed", 9 * seconds), 20)
     assert (resumed["SnapshotRunning"], resumed["SnapshotPausedDurationInSeconds"]) == (True, 5)
+    waits = happening("tables_stopped", 9 * seconds, ("shop.c",), request_id="another")
+    assert metrics_after(waits, 20)["RemainingTableCount"] == 2, "of the one that runs"
     metrics_after(
         happening("table_scanned", 10 * seconds, ("shop.b",), "shop.a", rows=101, status="SUCCEEDED"), 20
     )

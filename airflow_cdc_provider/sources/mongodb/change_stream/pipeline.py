@@ -90,7 +90,7 @@ def user_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Stages:
     """
     try:
         return [dict(json_util.loads(json.dumps(stage))) for stage in stages]
-    except (ValueError, TypeError, BSONError) as error:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, BSONError) as error:
         raise ConfigurationError(
             f"option {name} is not valid Extended JSON", found=str(error)[:200]
         ) from None

@@ -72,9 +72,9 @@ def test_a_stop_takes_tables_out_of_all_incremental_requests() -> None:
         ("2", ["s.b"]),
         ("3", ["s.a"]),
     ]
-    assert [(e.kind, e.request_id, e.status) for e in found.events] == [
-        ("aborted", "1", ""),
-        ("table_scanned", "2", "SKIPPED"),
+    assert [(e.kind, e.request_id, e.tables) for e in found.events] == [
+        ("aborted", "1", ("s.a",)),
+        ("tables_stopped", "2", ("s.a",)),
     ]
     assert dict(outcomes(found))["1"] == "stopped"
     again = asked(found.state, replace(stop, id="y"))
