@@ -130,9 +130,9 @@ class OurReader:
 
     def __init__(self, folder: Path, table: TableSchema) -> None:
         log = LogFolder(str(folder), "bench")
-        tables = log_tables([table], {table.full_name})
+        self.tables = log_tables([table], {table.full_name})
         self.parts: list[SegmentSlice] = list(
-            plan_segments(log, tables, None, head(log), ReadLimit(bytes=1 << 40)).partitions
+            plan_segments(log, None, head(log), ReadLimit(bytes=1 << 40)).partitions
         )
         self.decoder = UpdateDecoder(table)
         self.projection = Projection(table)
@@ -144,7 +144,7 @@ class OurReader:
 
     def capture(self, counts: ReadCounts | None = None) -> list[pa.RecordBatch]:
         """Segments to change records."""
-        found = [batch for part in self.parts for batch in read_segments(part, counts)]
+        found = [batch for part in self.parts for batch in read_segments(part, self.tables, counts)]
         return [b for b in found if b.column("kind")[0].as_py() == "change"]
 
     def decode(self, changes: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -3,12 +3,16 @@
 The first task waits until the node's ``cdc_raw`` is a quarter full. Its segments are then copied to where
 Spark reads them, which frees ``cdc_raw``; after the sync, captured ones are removed. The transfer tasks need
 the folder: give them a ``queue`` of a worker on the node.
+
+A task that fails stops neither the capture of what is there nor the removal of what was captured.
+``captured`` makes the run fail if the sync did.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param
 
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
@@ -38,7 +42,9 @@ with DAG(
         deferrable=True,
     )
     bring = CommitLogTransferOperator(task_id="bring", connector=SHOP, cdc_raw=CDC_RAW, host_id=HOST_ID)
-    sync = CdcSyncOperator(task_id="sync", connector=SHOP)
-    clear = CommitLogTransferOperator(task_id="clear", connector=SHOP, cdc_raw=CDC_RAW, host_id=HOST_ID)
+    sync = CdcSyncOperator(task_id="sync", connector=SHOP, trigger_rule="all_done")
+    clear = CommitLogTransferOperator(
+        task_id="clear", connector=SHOP, cdc_raw=CDC_RAW, host_id=HOST_ID, trigger_rule="all_done"
+    )
 
-    filling >> bring >> sync >> clear
+    filling >> bring >> sync >> [clear, EmptyOperator(task_id="captured")]

@@ -2,8 +2,8 @@
 
 An Iceberg Hadoop catalog commits by renaming a file to the next version's name. HDFS refuses to rename onto
 an existing file, so one of two writers fails. A local file system replaces the file, so both renames succeed
-and one commit is lost. For this case only, this package's writers lock a folder. Writers of other programs
-don't: such a catalog is for tests and demonstrations.
+and one commit is lost. For this case only, this package's writers lock a file in the folder, which readers of
+the folder can't hold. Writers of other programs don't: such a catalog is for tests and demonstrations.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from airflow_cdc_provider.regular_files import open_regular
+
+_NAME: Final = ".cdc.lock"
+"""Hidden, so that Iceberg doesn't remove it as an orphan."""
 
 
 @contextlib.contextmanager
@@ -24,7 +31,7 @@ def locked(folder: str | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_regular(Path(folder, _NAME), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

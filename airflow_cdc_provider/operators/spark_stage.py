@@ -202,9 +202,8 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
         return as_openlineage(self._lineage)
 
     def announce(self, context: Context, connector: Connector, result: JobResult) -> None:
-        """Emit metrics and asset events, and store the copy of the state."""
+        """Emit metrics and asset events."""
         emit_metrics(connector, self.stage, result)
-        store_result(context, connector, self.stage, result)
         events: Any = context.get("outlet_events")
         if events is None or not self.outlets:
             return
@@ -256,6 +255,8 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
             self._folder.remove_connection()
         result = self._judge(self._folder.read_result(), failure)
         if result.ok or result.offset is not None:
+            store_result(context, connector, self.stage, result)
+            self._reported = True
             try:
                 self._lineage = lineage_of(
                     connector,
@@ -265,11 +266,8 @@ class SparkStageOperator(TemplatedTask, SparkSubmitOperator):
                     changes_mirrors=self.changes_mirrors,
                 )
                 self.announce(context, connector, result)
-            except CdcError:
-                raise
             except Exception:  # noqa: BLE001  # its trace is in the log
                 _log.exception("the job has done its work, but its result can't be reported")
-            self._reported = True
         else:
             emit_failure(connector, result)
         self._clear_submission(context)

@@ -3,7 +3,8 @@
 The copy is in the state store of the connector's changes asset, one JSON value per key. Each has ``"layout"``
 too (:data:`STATE_LAYOUT`).
 
-``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it.
+``offset``  ``{"connector", "source", "offset", "dag_id", "run_id", "at"}``; sensors start from it, and
+            transfers remove what it counts as captured. A large offset is packed: Base64 of zlib of its JSON.
 ``status``  ``{"lag_seconds", "lag_bytes", "changes", "batches", "stage", "ok", "at", "committed_at"}`` of the
             last run; if it failed before a commit, ``{"ok", "error", "stage", "at"}`` and the other values of
             the run before it.
@@ -13,21 +14,23 @@ too (:data:`STATE_LAYOUT`).
 ``batches``  ``{"commits": [[batch, committed_at], ...]}``: the newest batch of the changes table after each
             of the last runs that committed one, oldest first.
 
-If it is lost, the next run writes it again. It is never ahead of the lake: a run writes it after its commit.
-A value of an older layout counts as lost; one of a newer layout is refused.
+If it is lost, the next run writes it again. It is never ahead of the lake: a run writes it after its commit,
+and fails if it can't. A value of an older layout counts as lost; one of a newer layout is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector.declaration import ConnectorLike
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.tasks.parameters import known_name
 
@@ -39,11 +42,13 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-STATE_LAYOUT: Final = 2
+STATE_LAYOUT: Final = 3
 """Layout of the values; see docs/design/stored-layout.md."""
 
 _KEYS: Final = ("offset", "status", "tables", "snapshots", "batches")
-_LARGEST_VALUE_BYTES: Final = 60_000
+_LARGE_CHARACTERS: Final = 50_000
+"""Airflow warns of values above 64 KiB (``[state_store] max_value_storage_bytes``), and takes them."""
+_LONGEST_ERROR: Final = 4_000
 _MAX_TABLES: Final = 400
 _MAX_COMMITS: Final = 200
 
@@ -71,8 +76,7 @@ def stored_offset(context: Context, connector: Connector) -> Mapping[str, Any] |
             found=str(value.get("source")),
             remedy="give each connector a unique name",
         )
-    offset: Mapping[str, Any] | None = value.get("offset")
-    return offset
+    return _unpacked(value.get("offset"))
 
 
 async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
@@ -85,7 +89,7 @@ async def stored_offset_async(connector: str) -> Mapping[str, Any] | None:
         ConfigurationError: The stored offset has a newer layout.
     """
     value = await stored_async(connector, "offset")
-    return value.get("offset") if value is not None else None
+    return _unpacked(value.get("offset")) if value is not None else None
 
 
 def stored(context: Context, connector: Connector, key: str) -> Mapping[str, Any] | None:
@@ -179,6 +183,7 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
 
     Raises:
         ConfigurationError: A stored value has a newer layout; nothing is stored.
+        TransientError: Airflow doesn't store a value.
     """
     store = _store(context, connector)
     if store is None:
@@ -188,12 +193,12 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
     run = context["dag_run"]
     if result.offset is not None or stage == "offsets":
         origin = {"connector": connector.name, "source": connector.type, "dag_id": run.dag_id}
-        _set(store, "offset", {**origin, "offset": result.offset, "run_id": run.run_id, "at": at})
+        _set(store, "offset", {**origin, "offset": _packed(result.offset), "run_id": run.run_id, "at": at})
     counts = {"changes": result.changes, "batches": result.batches}
     lag = {"lag_seconds": result.lag_seconds, "lag_bytes": result.lag_bytes}
     committed = {"committed_at": result.committed_at}
     status = {**lag, **counts, **committed, "stage": stage, "ok": result.ok, "at": at}
-    _set(store, "status", status if result.ok else {**status, "error": result.error})
+    _set(store, "status", status if result.ok else {**status, "error": result.error[:_LONGEST_ERROR]})
     if result.table_snapshots is not None:
         _set(store, "snapshots", _snapshots(known["snapshots"], result, at))
     if result.newest_batch and result.committed_at is not None:
@@ -205,7 +210,7 @@ def store_result(context: Context, connector: Connector, stage: str, result: Job
         for table in result.tables:
             tables.pop(table.table, None)
             tables[table.table] = {**table_numbers(table), "stage": stage, "at": at}
-        _set(store, "tables", dict(list(tables.items())[-_MAX_TABLES:]))
+        _set(store, "tables", _newest(tables))
 
 
 def append_commit(known: Mapping[str, Any] | None, batch: int, committed_at: float) -> list[list[float]]:
@@ -231,7 +236,7 @@ def _snapshots(known: Mapping[str, Any] | None, result: JobResult, at: str) -> d
     elif result.snapshot_skipped:
         remaining = 0
     copies = {table: dict(copy) for table, copy in (result.table_snapshots or {}).items()}
-    return {"tables": dict(list(copies.items())[:_MAX_TABLES]), "remaining": remaining, "at": at}
+    return {"tables": _newest(copies), "remaining": remaining, "at": at}
 
 
 def store_failure(context: Context, connector: Connector, stage: str, error: Exception) -> None:
@@ -241,12 +246,11 @@ def store_failure(context: Context, connector: Connector, stage: str, error: Exc
         return
     try:
         known = _get(store, connector, "status") or {}
-    except ConfigurationError as refused:  # must not hide the run's own error
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        failed = {"ok": False, "error": str(error)[:_LONGEST_ERROR], "stage": stage, "at": at}
+        _set(store, "status", {**known, **failed})
+    except Exception as refused:  # noqa: BLE001  # must not hide the run's own error
         log.warning("The failure isn't copied to Airflow's state store: %s", refused)
-        return
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    failed = {"ok": False, "error": str(error), "stage": stage, "at": at}
-    _set(store, "status", {**known, **failed})
 
 
 def last_run(context: Context, connector: Connector) -> Mapping[str, Any]:
@@ -284,11 +288,38 @@ def _get(store: Any, connector: Connector, key: str) -> Mapping[str, Any] | None
 
 
 def _set(store: Any, key: str, value: dict[str, Any]) -> None:
-    value = {**value, "layout": STATE_LAYOUT}
-    if len(json.dumps(value)) > _LARGEST_VALUE_BYTES:
-        log.warning("The connector's %s is too large for Airflow's state store and isn't copied", key)
-        return
-    store.set(key, value)
+    try:
+        store.set(key, {**value, "layout": STATE_LAYOUT})
+    except Exception as error:  # of any backend
+        raise TransientError(
+            f"Airflow's state store doesn't take the copy of the connector's {key}",
+            found=str(error),
+            remedy="retry; what the run captured is in the lake, the stored copy is that of an earlier run",
+        ) from error
+
+
+def _packed(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | str | None:
+    text = json.dumps(offset)
+    if len(text) <= _LARGE_CHARACTERS:
+        return offset
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def _unpacked(offset: Any) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = offset
+    if isinstance(offset, str):
+        found = json.loads(zlib.decompress(base64.b64decode(offset)))
+    return found
+
+
+def _newest(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last tables that fit."""
+    kept, left = [], _LARGE_CHARACTERS
+    for table in reversed(list(tables.items())[-_MAX_TABLES:]):
+        if (size := len(json.dumps(table))) <= left:
+            kept.append(table)
+            left -= size
+    return dict(reversed(kept))
 
 
 def with_state(connector: ConnectorLike, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,14 @@ class CommitLogTransfer:
 
     A subclass is named by its dotted path. It is instantiated once per transfer, with the operator's
     ``transfer_options`` as keyword arguments. Its methods are called one at a time, may be called again for
-    the same segment after a kill, and receive complete files of the landing area or of its errors folder.
+    the same segment after a kill, and receive complete files.
     """
 
     def on_success(self, log: Path, index: Path | None) -> None:
         """Handle a segment that was captured to its end; it is removed when this returns.
 
         Args:
-            log: The segment.
+            log: A copy of the segment, which only this user can read. It is removed when this returns.
             index: Its idx, None for Cassandra 3.11.
 
         Raises:

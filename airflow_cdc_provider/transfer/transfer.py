@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
@@ -314,15 +316,26 @@ class Transfer:
                 self.archive.bring(segment, target, segment.size_bytes, Pace())
                 counts.archived += 1
             if self.transfer_class is not None and isinstance(target.store, FolderStore):
-                index = target.store.path / segment.index_name if segment.index is not None else None
                 try:
-                    self.transfer_class.on_success(target.store.path / segment.name, index)
+                    with TemporaryDirectory() as private:
+                        self.transfer_class.on_success(*_private_copy(target.store, segment, Path(private)))
                 except Exception:  # noqa: BLE001  # any error of the user's class keeps the segment
                     _log.exception("%s failed on %s", type(self.transfer_class).__name__, segment.name)
                     counts.failed += 1
                     return
         target.remove(segment)
         counts.deleted += 1
+
+
+def _private_copy(store: FolderStore, segment: Segment, folder: Path) -> tuple[Path, Path | None]:
+    """Copy a segment and its index to where their writer can't replace them by links."""
+    log, index = folder / segment.name, folder / segment.index_name
+    with log.open("wb") as file:
+        file.writelines(store.read(segment.name, 0, segment.size_bytes))
+    if segment.index is None:
+        return log, None
+    index.write_text(segment.index.text)
+    return log, index
 
 
 def _finished(segment: Segment) -> Segment:

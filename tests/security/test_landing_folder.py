@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
+import fcntl
 import gzip
 import hashlib
 import json
 import os
+import pickle
 import random
 import struct
 import tempfile
@@ -22,13 +26,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.changes.record import QUARANTINE
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost, TransientError
 from airflow_cdc_provider.feeds.cassandra import list_segments as list_for_sensors
 from airflow_cdc_provider.feeds.cassandra import measure_nodes
 from airflow_cdc_provider.feeds.cassandra_offset import has_new_changes, is_captured
+from airflow_cdc_provider.lake.local_lock import locked
 from airflow_cdc_provider.sources.cassandra.capture import (
     Faults,
     LogFolder,
+    SegmentSlice,
     faults_by_node,
     head,
     lag,
@@ -40,7 +47,9 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBy
 from airflow_cdc_provider.sources.cassandra.gaps import find_gaps
 from airflow_cdc_provider.sources.cassandra.position import MOST_KEPT_RANGES, MOST_RANGES
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
+from airflow_cdc_provider.sources.contract import ReadLimit
 from airflow_cdc_provider.transfer.chunks import ChunkedSegments, Manifest
+from airflow_cdc_provider.transfer.disposal import CommitLogTransfer
 from airflow_cdc_provider.transfer.errors import NOTE_SUFFIX, reports_loss
 from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
@@ -48,7 +57,8 @@ from airflow_cdc_provider.transfer.s3 import S3Store
 from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.shipper import alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
-from airflow_cdc_provider.transfer.transfer import Transfer
+from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
+from airflow_cdc_provider.transfer.whole import WholeSegments
 from tests.bounded import bounded
 from tests.security.hostile_files import IRREGULAR, OTHER_USER, replace, sparse
 from tests.unit.sources.cassandra.commit_logs import header, marker, put_index, put_segment, segment
@@ -89,12 +99,12 @@ def _capture(area: Path) -> tuple[list[int], Faults]:
     """Capture all there is, as a run does; return the numbers of the writes, and what was skipped."""
     folder, faults = LogFolder(str(area)), Faults()
     assert not find_gaps(folder, head(folder, faults), lambda origin: None)[0]
-    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
-    batches = [batch for part in plan.partitions for batch in read_segments(part)]
+    plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
+    batches = [batch for part in plan.partitions for batch in read_segments(part, TABLES)]
     lag(folder, plan.end)
     assert not find_gaps(folder, plan.end, lambda origin: None)[0]
     found = sorted(keys(pa.Table.from_batches(batches)))
-    again = plan_segments(folder, TABLES, plan.end, head(folder, faults), EVERYTHING, faults)
+    again = plan_segments(folder, plan.end, head(folder, faults), EVERYTHING, faults)
     assert again.at_head
     assert not again.partitions, "nothing is read twice, nothing is planned for ever"
     return found, faults
@@ -261,15 +271,15 @@ def test_files_that_a_node_did_not_write_make_none_of_its_segments_count_as_capt
     for number in numbers:
         assert not is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
         faults = Faults()
-        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        plan = plan_segments(folder, offset, head(folder, faults), EVERYTHING, faults)
         offset = json.loads(json.dumps(plan.end))
         assert bool(faults) == (junk != "as a node writes them" and number in numbers[:2])
         for path in (area / "a").glob("Commit*") if number == numbers[1] else ():
             path.unlink()  # what was captured counts as captured once it is removed, and nothing else
         put_segment(area / "a", number, segment(number, sections_of(number - LATER, 1)))
-        plan = plan_segments(folder, TABLES, offset, head(folder, faults), EVERYTHING, faults)
+        plan = plan_segments(folder, offset, head(folder, faults), EVERYTHING, faults)
         (part,) = plan.partitions
-        assert keys(pa.Table.from_batches(list(read_segments(part)))) == [number - LATER]
+        assert keys(pa.Table.from_batches(list(read_segments(part, TABLES)))) == [number - LATER]
         offset = plan.end
         assert is_captured(Segment("a", number, 7, None, 0, 0.0), offset)
         assert offset["a"]["floor"] == 0
@@ -283,7 +293,7 @@ def test_an_offset_is_bounded_however_many_segments_are_kept(
     area = _area(tmp_path)
     _junk(area / "a", 7, LATER + 1000, lambda number: segment(number, []))
     faults, folder = Faults(), LogFolder(str(area))
-    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
     assert {part.origin for part in plan.partitions} == {"a", "b"}
     assert plan.at_head
     assert len(plan.end["a"]["done"]) == few_ranges + 6
@@ -291,9 +301,48 @@ def test_an_offset_is_bounded_however_many_segments_are_kept(
     for number in range(LATER + 1000, LATER + 1060, 3):
         (area / "a" / f"CommitLog-7-{number}.log").unlink()
     faults.clear()
-    plan = plan_segments(folder, TABLES, plan.end, head(folder, faults), EVERYTHING, faults)
+    plan = plan_segments(folder, plan.end, head(folder, faults), EVERYTHING, faults)
     assert (len(faults), plan.at_head) == (0, True)
     assert is_captured(Segment("a", LATER + 1087, 7, None, 0, 0.0), plan.end)
+
+
+def test_an_offset_is_bounded_however_many_segments_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.MOST_KEPT_RANGES", 10)
+    area = _area(tmp_path)
+    numbers = range(LATER + 1000, LATER + 1040)
+    for number in numbers:
+        data = segment(number, sections_of(9, 1))
+        put_segment(area / "a", number, data, completed=False, end=len(data))
+    faults, folder = Faults(), LogFolder(str(area))
+    plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
+    assert plan.at_head
+    assert {part.origin for part in plan.partitions} == {"a", "b"}
+    assert len(plan.end["a"]["open"]) + len(plan.end["a"]["done"]) == 11
+    assert len(faults) == 40 - 9
+    put_index(area / "a", numbers[0], "5000\nCOMPLETED")
+    faults.clear()
+    plan = plan_segments(folder, plan.end, head(folder, faults), EVERYTHING, faults)
+    assert is_captured(Segment("a", numbers[0], 7, None, 0, 0.0), plan.end), "those that are open go on"
+
+
+def test_tiny_segments_and_large_headers_take_little_of_a_plan(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    large: dict[str, Any] = {f"p{number}": {} for number in range(3000)} | {"encKeyAlias": "x" * 9000}
+    for number in range(LATER + 1, LATER + 101):
+        put_segment(area / "a", number, segment(number, sections_of(9, 1), parameters=large))
+    folder = LogFolder(str(area))
+    with bounded(seconds=2, mebibytes=32):
+        stop, offset, found = head(folder), None, 0
+        for _ in range(100):
+            plan = plan_segments(folder, offset, stop, ReadLimit(bytes=20 << 16))
+            assert len(plan.partitions) <= 20
+            assert all(len(pickle.dumps(part)) < 2000 for part in plan.partitions)
+            found, offset = found + len(plan.partitions), plan.end
+            if plan.at_head:
+                break
+    assert found == 103
 
 
 @pytest.mark.parametrize("name", ["CommitLog-6-{}.log", "CommitLog-8-{}.log", "CommitLog-6-{}.log.gz"])
@@ -311,7 +360,7 @@ def test_an_index_of_another_version_is_not_the_segments(tmp_path: Path) -> None
     put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=20)
     (area / "a" / f"CommitLog-8-{BAD}_cdc.idx").write_text("20\nCOMPLETED")
     folder = LogFolder(str(area))
-    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
+    plan = plan_segments(folder, None, head(folder), EVERYTHING)
     assert not is_captured(Segment("a", BAD, 7, None, 0, 0.0), plan.end)
 
 
@@ -330,7 +379,7 @@ def test_segments_that_vanish_before_they_are_read_stop_no_other_node(tmp_path: 
     for path in (area / "a").glob(f"*{BAD}*"):
         path.unlink()
     (area / "a" / f"CommitLog-7-{LATER + 5}.log").unlink()
-    plan = plan_segments(folder, TABLES, None, stop, EVERYTHING, faults)
+    plan = plan_segments(folder, None, stop, EVERYTHING, faults)
     assert sorted(part.origin for part in plan.partitions) == ["a", "a", "b"]
     (error,) = faults_by_node(faults).values()
     assert error.code == PositionLost.code
@@ -342,13 +391,13 @@ def test_a_segment_that_vanishes_after_a_part_of_it_was_read_stops_no_other_node
     folder, faults = LogFolder(str(area)), Faults()
     data = segment(LATER + 5, sections_of(0, 1))
     read = put_segment(area / "a", LATER + 5, data, completed=False, end=len(data))
-    seen = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults).end
+    seen = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults).end
     for path in (read, read.with_name(f"{read.stem}_cdc.idx")):
         path.unlink()
     put_segment(area / "b", LATER + 5, segment(LATER + 5, sections_of(9, 1)))
 
     assert find_gaps(folder, seen, lambda _: None)[0] == []
-    plan = plan_segments(folder, TABLES, seen, head(folder, faults), EVERYTHING, faults)
+    plan = plan_segments(folder, seen, head(folder, faults), EVERYTHING, faults)
     assert [(part.origin, part.descriptor.segment) for part in plan.partitions] == [("b", LATER + 5)]
     (error,) = faults_by_node(faults).values()
     assert error.code == PositionLost.code
@@ -365,8 +414,10 @@ def test_a_segment_that_vanishes_while_it_is_listed_stops_no_other(
     put_segment(area / "a", BAD, segment(BAD, sections_of(9, 1)), completed=False, end=60)
     folder, listed, faults = LogFolder(str(area)), list_segments(area), Faults()
     (area / "a" / f"CommitLog-7-{BAD}.log").unlink()
-    monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture.list_segments", lambda *_: listed)
-    plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
+    monkeypatch.setattr(
+        "airflow_cdc_provider.sources.cassandra.capture.list_segments", lambda *_, **__: listed
+    )
+    plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
     assert len(plan.partitions) == 3
     assert list(faults_by_node(faults)) == ["a"]
 
@@ -398,7 +449,7 @@ def test_a_nodes_folder_that_cannot_be_read_is_named_and_stops_no_other_node(tmp
     (area / "a").symlink_to(tmp_path / "elsewhere")
     faults = Faults()
     plan = plan_segments(
-        LogFolder(str(area)), TABLES, None, {**head(LogFolder(str(area)), faults)}, EVERYTHING, faults
+        LogFolder(str(area)), None, {**head(LogFolder(str(area)), faults)}, EVERYTHING, faults
     )
     assert [part.origin for part in plan.partitions] == ["b"]
     assert "it is a link" in str(faults_by_node(faults)["a"])
@@ -430,70 +481,85 @@ def test_names_that_no_node_gives_are_ignored(tmp_path: Path) -> None:
     assert len(list_for_sensors(str(area))) == 3
 
 
-def test_a_segment_that_shrinks_or_changes_its_kind_after_it_was_planned_ends_with_its_name(
+def test_a_segment_that_shrinks_or_changes_its_kind_after_it_was_planned_is_quarantined(
     tmp_path: Path,
 ) -> None:
     area = _area(tmp_path)
     folder = LogFolder(str(area))
-    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
-    path = Path(plan.partitions[0].path)
-    for size in range(0, path.stat().st_size, 7):
+    part = plan_segments(folder, None, head(folder), EVERYTHING).partitions[0]
+    path = Path(part.path)
+    for _ in range(0, path.stat().st_size, 7):
         os.truncate(path, path.stat().st_size - min(7, path.stat().st_size))
-        del size
-        batches = list(read_segments(plan.partitions[0]))
-        assert sum(batch.num_rows for batch in batches) == 1, "quarantined"
-    replace(path, os.mkfifo)
-    with pytest.raises(CorruptInput, match=path.name):
-        list(read_segments(plan.partitions[0]))
+        assert _kinds(part) == [QUARANTINE]
+    for make in IRREGULAR.values():
+        path.unlink() if not path.is_dir() or path.is_symlink() else path.rmdir()
+        (path.parent / "pipe").unlink(missing_ok=True)
+        make(path)
+        assert _kinds(part) == [QUARANTINE]
+        with pytest.raises(CorruptInput):
+            _kinds(dataclasses.replace(part, strict=True))
 
 
-PATTERNS: Final = {"zeros": b"\0", "ones": b"\1", "text": b"0123456789abcdef" * 16}
+def _kinds(part: SegmentSlice) -> list[str]:
+    return [kind for batch in read_segments(part, TABLES) for kind in batch["kind"].to_pylist()]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-def test_little_that_holds_much_is_not_decompressed(pattern: bytes, tmp_path: Path) -> None:
+def test_a_segment_that_cannot_be_read_for_now_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor of another user, a mount that is away: what is there has to be read later."""
     area = _area(tmp_path)
+    folder = LogFolder(str(area))
+    part = plan_segments(folder, None, head(folder), EVERYTHING).partitions[0]
+    for number, expected in (
+        (errno.EACCES, TransientError),
+        (errno.ESTALE, TransientError),
+        (errno.ENOENT, PositionLost),
+    ):
+
+        def fails(*_: Any, number: int = number) -> int:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.segments.open_regular", fails)
+        with pytest.raises(expected):
+            _kinds(part)
+
+
+def _packed(size: int) -> bytes:
     packer = zlib.compressobj(1, wbits=31)
-    piece = pattern * ((1 << 20) // len(pattern))
-    bomb = b"".join(packer.compress(piece) for _ in range(200)) + packer.flush()
-    assert len(bomb) < 3 << 20
-    (area / "a" / f"CommitLog-7-{BAD}.log.gz").write_bytes(bomb if len(bomb) < 1 << 20 else bomb[: 1 << 20])
-    with bounded(seconds=2, mebibytes=100):
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+
+
+def test_a_packed_segment_is_named_and_not_decompressed_since_no_node_writes_one(tmp_path: Path) -> None:
+    area = _area(tmp_path)
+    bomb = area / "a" / f"CommitLog-7-{BAD}.log.gz"
+    bomb.write_bytes(_packed(32 << 20))
+    slow = area / "a" / f"CommitLog-6-{BAD + 2}.log.gz"
+    slow.write_bytes(gzip.compress(header(BAD + 2, 6)))
+    os.truncate(slow, 2 << 30)
+    with bounded(seconds=0.5, mebibytes=16):
         found, faults = _capture(area)
-    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
+    assert (found, {path for _, path in faults}) == (SOUND, {str(bomb), str(slow)})
+    assert "only a recording's segments may be" in str(faults_by_node(faults)["a"])
 
 
-def test_no_packed_segment_is_held_whole(tmp_path: Path) -> None:
-    area = _area(tmp_path)
-    start = header(BAD)
-    packer = zlib.compressobj(1, wbits=31)
-    piece = _RANDOM.randbytes(1 << 14) * 16 + _RANDOM.randbytes(1 << 14) * 48
-    packed = packer.compress(start) + b"".join(packer.compress(piece) for _ in range(100)) + packer.flush()
-    assert 64 * len(packed) > 101 << 20
-    path = area / "a" / f"CommitLog-7-{BAD}.log.gz"
-    path.write_bytes(packed)
-    folder, faults = LogFolder(str(area)), Faults()
-    with bounded(seconds=3, mebibytes=64):
-        plan = plan_segments(folder, TABLES, None, head(folder, faults), EVERYTHING, faults)
-        assert (len(plan.partitions), faults) == (4, {})
-        with SegmentBytes(str(path)) as source:
-            assert source.length == len(start) + (100 << 20)
-            assert source.read(len(start) + (70 << 20) + 5, 100) == piece[5:105]
-            assert source.read(source.length - 3, 100) == piece[-3:]
-
-
-def test_a_packed_segment_has_at_most_what_a_segment_may_have(
+def test_a_packed_segment_of_a_recording_holds_what_is_plausible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "airflow_cdc_provider.sources.cassandra.commit_log.segments"
-    monkeypatch.setattr(f"{module}.LARGEST_SEGMENT_BYTES", 1 << 20)
-    area = _area(tmp_path)
-    (area / "a" / f"CommitLog-7-{BAD}.log.gz").write_bytes(
-        gzip.compress(header(BAD) + _RANDOM.randbytes(1 << 16) + bytes(1 << 20))
-    )
-    found, faults = _capture(area)
-    assert (found, list(faults_by_node(faults))) == (SOUND, ["a"])
-    assert f"at most {1 << 20} bytes" in str(faults_by_node(faults)["a"])
+    monkeypatch.setattr(f"{module}._ALWAYS_PLAUSIBLE_BYTES", 4 << 20)
+    path = tmp_path / f"CommitLog-7-{BAD}.log.gz"
+    path.write_bytes(_packed(32 << 20))
+    with bounded(seconds=1, mebibytes=16), pytest.raises(CorruptInput, match="at most"):
+        SegmentBytes(str(path))
+    data = _RANDOM.randbytes(3 << 20)
+    path.write_bytes(gzip.compress(data, 1))
+    monkeypatch.setattr(f"{module}.LARGEST_SEGMENT_BYTES", len(data))
+    with SegmentBytes(str(path)) as source:
+        assert (source.length, source.read(1 << 20, 100)) == (len(data), data[1 << 20 :][:100])
+    monkeypatch.setattr(f"{module}.LARGEST_SEGMENT_BYTES", len(data) - 1)
+    with pytest.raises(CorruptInput, match=f"at most {len(data) - 1} bytes"):
+        SegmentBytes(str(path))
 
 
 def _zstd_of_window(body: bytes, exponent: int) -> bytes:
@@ -584,8 +650,8 @@ def test_sections_beyond_the_most_are_quarantined_together(
     monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.commit_log.sections._MOST_SECTIONS", 100)
     put_segment(tmp_path, BAD, _tiny_sections(101))
     folder = LogFolder(str(tmp_path))
-    plan = plan_segments(folder, TABLES, None, head(folder), EVERYTHING)
-    records = [batch for part in plan.partitions for batch in read_segments(part)]
+    plan = plan_segments(folder, None, head(folder), EVERYTHING)
+    records = [batch for part in plan.partitions for batch in read_segments(part, TABLES)]
     reasons = pa.Table.from_batches(records)["reason"].to_pylist()
     assert len(reasons) == 101
     assert reasons[0].startswith("section-unreadable"), reasons[0]
@@ -995,6 +1061,47 @@ def test_a_landing_server_does_not_fill_the_disk_of_a_node(
     for act in (lambda: store.write("a", [b"x"]), lambda: list(store.read("CommitLog-7-1.json", 0, 1000))):
         with pytest.raises(TransientError, match="refused a command"):
             act()
+
+
+def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
+    reader = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_EX)
+    with locked(str(tmp_path)):
+        (lock,) = tmp_path.iterdir()
+        assert lock.stat().st_mode & 0o777 == 0o600
+        assert lock.name.startswith("."), "Iceberg removes no hidden file"
+    os.close(reader)
+
+
+class _Keeping(CommitLogTransfer):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Path, bytes, str]] = []
+
+    def on_success(self, log: Path, index: Path | None) -> None:
+        assert not log.is_symlink()
+        assert log.parent.stat().st_mode & 0o777 == 0o700
+        self.given.append((log, log.read_bytes(), index.read_text() if index else ""))
+
+
+def test_a_transfer_class_is_given_no_file_that_a_link_names(tmp_path: Path) -> None:
+    area, keeping = _area(tmp_path), _Keeping()
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    data = (area / "a" / f"CommitLog-7-{GOOD}.log").read_bytes()
+    target = WholeSegments(FolderStore(area, "a"), "a")
+    transfer = Transfer(None, target, after_commit="delete", transfer_class=keeping)
+    first, second = target.segments()
+    replace(area / "a" / second.name, lambda path: path.symlink_to(secret))
+    counts = TransferCounts()
+    for listed in (first, second):
+        transfer._dispose(target, listed, counts)
+    ((log, content, index),) = keeping.given
+    assert (log.name, content, index) == (first.name, data, first.index.text if first.index else None)
+    assert not log.exists()
+    assert (counts.deleted, counts.failed) == (1, 1)
+    assert secret.exists()
 
 
 def test_the_lock_is_still_a_lock(tmp_path: Path) -> None:

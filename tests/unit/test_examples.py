@@ -9,6 +9,9 @@ from pathlib import Path
 
 from airflow.dag_processing.dagbag import DagBag
 
+from airflow_cdc_provider.operators.spark_stage import SparkStageOperator
+from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "dags_examples"
 
 
@@ -34,3 +37,34 @@ def test_the_table_of_examples_names_each_file() -> None:
     text = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\| `(\w+\.py)`", text)) == {path.name for path in EXAMPLES.glob("*.py")}
     assert all(path.name in text for path in EXAMPLES.glob("*.yaml"))
+
+
+def test_one_nodes_fault_ends_neither_the_capture_nor_the_clearing_of_all(tmp_path: Path) -> None:
+    bag = DagBag(str(EXAMPLES), bundle_name="examples")
+    dags = [dag for dag in bag.dags.values() if dag.dag_id == "sync_when_cdc_raw_fills"]
+    pages = (EXAMPLES.parent / "docs").glob("*.md")
+    snippets = [
+        text for page in pages for text in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    for number, text in enumerate(
+        text for text in snippets if "CommitLogTransferOperator(" in text and "DAG(" in text
+    ):
+        file = tmp_path / f"snippet_{number}.py"
+        file.write_text(text.replace("/opt/cdc/shop.yaml", str(EXAMPLES / "shop_cassandra.yaml")))
+        found = DagBag(str(file), bundle_name="docs")
+        assert not found.import_errors
+        dags += found.dags.values()
+    after = 0
+    for dag in dags:
+        for task in dag.tasks:
+            if not isinstance(task, (SparkStageOperator, CommitLogTransferOperator)):
+                continue
+            around = [dag.get_task(before) for before in task.upstream_task_ids]
+            if any(isinstance(one, (SparkStageOperator, CommitLogTransferOperator)) for one in around):
+                after += 1
+                assert task.trigger_rule == "all_done", (dag.dag_id, task.task_id)
+            rules = [dag.get_task(later).trigger_rule for later in task.downstream_task_ids]
+            assert not rules or isinstance(task, CommitLogTransferOperator) or "all_success" in rules, (
+                "nothing follows that fails the DAG's run if this fails"
+            )
+    assert after >= 6

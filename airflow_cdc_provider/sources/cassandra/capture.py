@@ -40,7 +40,6 @@ from airflow_cdc_provider.sources.cassandra.commit_log.segments import (
     list_segments,
     read_descriptor,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables
 from airflow_cdc_provider.sources.cassandra.position import (
     MOST_KEPT_RANGES,
     WHOLE,
@@ -56,8 +55,9 @@ from airflow_cdc_provider.transfer.segments import segment_number
 
 _LONGEST_HEADER: Final = 14 + 65535 + 4
 _SLICE_BYTES: Final = 16 * 1024 * 1024
-_LEAST_COST_BYTES: Final = 256
-"""What a section counts at least, since a plan lists each: any number may be empty."""
+_SECTION_BYTES: Final = 256
+_SEGMENT_BYTES: Final = 64 * 1024
+"""What a section and a segment count at least, since a plan lists each: any number may be empty."""
 
 Faults = dict[tuple[str, str], CdcError]
 """By host id and file, why it is skipped. Functions that are given none raise the first fault instead."""
@@ -100,7 +100,6 @@ class SegmentSlice:
         sections: The sections to read.
         after: Entries that end at or before this logical position were already read.
         damage: Corrupt ranges that planning found; this slice emits them.
-        tables: The known tables.
         strict: See :class:`LogFolder`.
     """
 
@@ -110,7 +109,6 @@ class SegmentSlice:
     sections: tuple[Section, ...]
     after: int
     damage: tuple[CorruptRange, ...]
-    tables: LogTables
     strict: bool = False
 
 
@@ -209,7 +207,6 @@ def _has_folder(folder: LogFolder, origin: str) -> bool:
 
 def plan_segments(
     folder: LogFolder,
-    tables: LogTables,
     start: Offset | None,
     head: Offset,
     limit: ReadLimit,
@@ -219,7 +216,6 @@ def plan_segments(
 
     Args:
         folder: The folder of segments.
-        tables: The known tables; each partition carries them.
         start: The stored offset, None to start from the first segment present.
         head: Where to stop, from :func:`head`.
         limit: The batch's size; ``bytes`` counts decompressed bytes of sections and is split between nodes.
@@ -244,7 +240,7 @@ def plan_segments(
     for turn, origin in enumerate(sorted(nodes)):
         files = listed.get(origin, [])
         share = max(left // (len(nodes) - turn), 1)
-        batch = _NodeBatch(folder, tables, nodes[origin], stop.get(origin, NodeOffset()), share)
+        batch = _NodeBatch(folder, nodes[origin], stop.get(origin, NodeOffset()), share)
         batch.faults = faults
         batch.check_present(origin, files)
         batch.drop_removed(origin, files)
@@ -259,11 +255,8 @@ def plan_segments(
 class _NodeBatch:
     """One node's part of a batch while it is planned."""
 
-    def __init__(
-        self, folder: LogFolder, tables: LogTables, offset: NodeOffset, head: NodeOffset, share_bytes: int
-    ) -> None:
+    def __init__(self, folder: LogFolder, offset: NodeOffset, head: NodeOffset, share_bytes: int) -> None:
         self.folder = folder
-        self.tables = tables
         self.offset = offset
         self.head = head
         self.left = share_bytes
@@ -320,10 +313,11 @@ class _NodeBatch:
             if self.left <= 0:
                 self.at_head = False
                 continue
-            if self.faults is not None and len(self.offset.done) > MOST_KEPT_RANGES:
+            kept = len(self.offset.done) + len(self.offset.open)
+            if self.faults is not None and kept > MOST_KEPT_RANGES and file.segment not in self.offset.open:
                 self.faults[file.origin, file.path] = ConfigurationError(
-                    f"{file.path} is not read: too many captured segments are in its folder",
-                    expected=f"at most {MOST_KEPT_RANGES} separate ranges of them",
+                    f"{file.path} is not read: too many segments are in its folder",
+                    expected=f"at most {MOST_KEPT_RANGES} growing ones and separate ranges of others",
                     remedy="remove captured segments: after_commit of CommitLogTransferOperator",
                 )
                 continue
@@ -335,18 +329,21 @@ class _NodeBatch:
             return
         descriptor, chain = opened
         pending = [s for s in chain.sections if s.end > position and s.end <= allowed]
+        before = self.left
         taken = []
         for section in pending:
             if self.left <= 0:
                 break
             taken.append(section)
-            self.left -= max(section.end - section.position, _LEAST_COST_BYTES)
+            self.left -= max(section.end - section.position, _SECTION_BYTES)
         whole = allowed == WHOLE and len(taken) == len(pending)
         damage = tuple(chain.damage) if whole else ()
         if len(taken) < len(pending):
             self.at_head = False
         self._count(taken=1, read=len(taken) == len(pending))
         pieces = list(_split(taken, once=file.path.endswith(".gz"))) or ([()] if damage else [])
+        if pieces:
+            self.left = min(self.left, before - _SEGMENT_BYTES)
         for number, piece in enumerate(pieces, start=1):
             yield SegmentSlice(
                 path=file.path,
@@ -355,7 +352,6 @@ class _NodeBatch:
                 sections=tuple(piece),
                 after=position,
                 damage=damage if number == len(pieces) else (),
-                tables=self.tables,
                 strict=self.folder.strict,
             )
         if whole:
@@ -391,7 +387,7 @@ def noted_segments(folder: LogFolder, origin: str) -> Iterator[tuple[int, str]]:
 
 
 def _list(folder: LogFolder) -> Mapping[str, list[SegmentFile]]:
-    return list_segments(folder.path, folder.node)
+    return list_segments(folder.path, folder.node, recorded=folder.recorded)
 
 
 def _usable(folder: LogFolder, file: SegmentFile) -> bool:
@@ -434,7 +430,7 @@ def _opened(folder: LogFolder, file: SegmentFile, faults: Faults | None) -> tupl
         return None
     try:
         return _open(folder, file)
-    except (ConfigurationError, CorruptInput, PositionLost) as error:
+    except CdcError as error:
         if faults is None:
             raise
         faults[file.origin, file.path] = error

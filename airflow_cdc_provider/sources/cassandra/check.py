@@ -21,7 +21,6 @@ from airflow_cdc_provider.sources.cassandra.capture import (
     head,
     plan_segments,
 )
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.nodes import host_ids
 from airflow_cdc_provider.sources.cassandra.views import refusal_of
 from airflow_cdc_provider.sources.contract import Finding, ReadLimit
@@ -388,7 +387,7 @@ def check_segments(open_folder: Callable[[], LogFolder]) -> Iterator[Finding]:
     faults: Faults = {}
     try:
         folder, most = open_folder(), ReadLimit(bytes=sys.maxsize)
-        plan = plan_segments(folder, log_tables((), ()), None, head(folder, faults), most, faults)
+        plan = plan_segments(folder, None, head(folder, faults), most, faults)
     except CdcError as error:
         yield _segments_error(error)
         return

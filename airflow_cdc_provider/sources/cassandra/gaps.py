@@ -46,7 +46,7 @@ def find_gaps(folder: LogFolder, offset: Offset | None, drops_above: DropsAbove)
     Returns:
         A text per gap, and the offset with the lost segments marked as read.
     """
-    listed = list_segments(folder.path, folder.node)
+    listed = list_segments(folder.path, folder.node, recorded=folder.recorded)
     if offset is None:
         noted = {origin: sorted(_noted(folder, origin, NodeOffset())) for origin in listed}
         nodes = {o: reduce(_after, lost, NodeOffset()) for o, lost in noted.items() if lost}

@@ -35,7 +35,8 @@ from airflow_cdc_provider.sources.contract import Offset
 FORMAT: Final = 1
 MOST_RANGES: Final = 256
 MOST_KEPT_RANGES: Final = 4096
-"""The same if segments of all of them are present: no further segment is read until some are removed."""
+"""The same if segments of all of them are present, with those that grow: no further one is read until some
+are removed."""
 WHOLE: Final = (1 << 63) - 1
 """A segment's position when it was, or may be, read completely."""
 

@@ -204,7 +204,7 @@ class CassandraSource(Source):
 
     def plan(self, start: Offset | None, head: Offset, limit: ReadLimit) -> Plan:
         """Plan the next batch of the segments."""
-        plan = capture.plan_segments(self._folder, self._log_tables(), start, head, limit, self._faults)
+        plan = capture.plan_segments(self._folder, start, head, limit, self._faults)
         return self._with_truncations(plan)
 
     def left_out(self) -> Mapping[str, CdcError]:
@@ -214,8 +214,8 @@ class CassandraSource(Source):
         }
 
     def reader(self) -> SegmentReader:
-        """Return the reader of segments; it carries the keys."""
-        return SegmentReader(self._keys)
+        """Return the reader of segments; it carries the tables and the keys."""
+        return SegmentReader(self._log_tables(), self._keys)
 
     def learn(self, records: pa.Table) -> None:
         """Replay the schema history; offline, the tables that it adds become part of the schema."""
@@ -226,13 +226,12 @@ class CassandraSource(Source):
     def learn_from_log(self) -> None:
         """Replay the schema history from all segments, as :meth:`learn` does from records."""
         found: list[pa.RecordBatch] = []
+        tables = schema_tables_only()
         offset, stop = None, capture.head(self._folder, self._faults)
         while True:
-            plan = capture.plan_segments(
-                self._folder, schema_tables_only(), offset, stop, ReadLimit(), self._faults
-            )
+            plan = capture.plan_segments(self._folder, offset, stop, ReadLimit(), self._faults)
             for part in plan.partitions:
-                found += read_segments(replace(part, damage=(), strict=False), keys=self._keys)
+                found += read_segments(replace(part, damage=(), strict=False), tables, keys=self._keys)
             if plan.at_head:
                 break
             offset = plan.end

@@ -91,7 +91,7 @@ CODES: Final = {
     HEADER_UNREADABLE: ("header-unreadable", "the segment's header is corrupt; the segment is skipped"),
     MARKER_CHECKSUM: ("marker-checksum", "the checksum of a sync marker is wrong"),
     MARKER_TARGET: ("marker-target", "a sync marker points outside the file"),
-    SECTION_UNREADABLE: ("section-unreadable", "a section can't be decompressed; it is skipped"),
+    SECTION_UNREADABLE: ("section-unreadable", "a section can't be read or decompressed; it is skipped"),
     HEADER_MISMATCH: (
         "header-mismatch",
         "the header has the id of another segment than the file name; it is skipped",

@@ -22,7 +22,7 @@ from airflow_cdc_provider.operators.stages import (
     CdcVerifyOperator,
 )
 from airflow_cdc_provider.tasks.spark_process import last_word
-from tests.unit.airflow_context import TaskContext
+from tests.unit.airflow_context import Store, TaskContext
 from tests.unit.fake_spark import DECLARATION, PASSWORD, FakeSpark
 
 RESULT: dict[str, Any] = {
@@ -112,6 +112,21 @@ def test_result_becomes_xcom_events_and_state(spark_submit: FakeSpark) -> None:
     assert state["offset"]["offset"] == RESULT["offset"]
     assert state["status"]["lag_bytes"] == 2048
     assert state["tables"]["shop.orders"]["rows_written"] == 20
+
+
+def test_the_offset_is_copied_whatever_else_cannot_be_reported(
+    spark_submit: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_submit.answers(**RESULT)
+    context = TaskContext()
+    with monkeypatch.context() as broken:
+        broken.setattr("airflow_cdc_provider.operators.spark_stage.lineage_of", lambda *_, **__: 1 / 0)
+        sync().execute(context)
+    assert context.assets.found["cdc/shop/changes"].values["offset"]["offset"] == RESULT["offset"]
+
+    monkeypatch.setattr(Store, "set", lambda *_: 1 / 0)
+    with pytest.raises(TransientError, match="copy of the connector's offset"):
+        sync().execute(TaskContext())
 
 
 def test_a_table_that_failed_fails_the_task_which_still_reports_the_others(spark_submit: FakeSpark) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
 from airflow_cdc_provider.assets import changes_asset
 from airflow_cdc_provider.connector import Connector
-from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
 from airflow_cdc_provider.sensors.topics import CdcPublishLagSensor
 from airflow_cdc_provider.tasks.state import (
@@ -28,7 +30,7 @@ from airflow_cdc_provider.tasks.state import (
     stored_offset,
     stored_offset_async,
 )
-from tests.unit.airflow_context import TaskContext
+from tests.unit.airflow_context import Store, TaskContext
 
 SHOP = Connector.from_dict(
     {"name": "shop", "source": {"type": "mongodb"}, "publish": {"kafka": {"connection": "kafka_shop"}}}
@@ -164,3 +166,64 @@ def test_a_trigger_refuses_a_newer_layout(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(AssetStateStoreAccessors, "aget", newer)
     with pytest.raises(ConfigurationError, match="newer layout"):
         asyncio.run(stored_offset_async("shop"))
+
+
+def test_an_offset_of_any_size_is_copied_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments without changes make gaps: eight nodes with 256 ranges each have 66,000 characters."""
+    random = Random(1)
+    offset: dict[str, Any] = {"small": {"v": 1, "floor": 7}}
+    context = TaskContext()
+    for count in (8, 4096, 10_000):
+        firsts = sorted(random.sample(range(1795247392874, 1795247392874 + 10 * count), count))
+        offset[f"node-{count}"] = {
+            "v": 1,
+            "floor": 0,
+            "done": [[first, first] for first in firsts],
+            "open": {},
+        }
+        after_a_run(JobResult(ok=True, offset=offset), context)
+        store = context.assets[changes_asset(SHOP)]
+        assert stored_offset(context, SHOP) == offset
+        assert last_run(context, SHOP)["offset"] == offset
+        assert len(json.dumps(store.get("offset"))) < 60_000 or count > 4096, "one node alone fits"
+
+        async def value(self: AssetStateStoreAccessors, key: str) -> Any:
+            return store.get(key)  # noqa: B023
+
+        monkeypatch.setattr(AssetStateStoreAccessors, "aget", value)
+        assert asyncio.run(stored_offset_async("shop")) == offset
+    after_a_run(JobResult(ok=True, offset={"at": 2}), context)
+    assert stored_offset(context, SHOP) == {"at": 2}
+
+
+def test_what_airflow_does_not_store_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, key: str, value: Any) -> None:
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status": 413}))
+
+    monkeypatch.setattr(Store, "set", full)
+    with pytest.raises(TransientError, match=r"copy of the connector's offset.*413"):
+        after_a_run(JobResult(ok=True, offset={"at": 2}))
+    store_failure(TaskContext(), SHOP, "sync", RuntimeError("down"))  # doesn't hide the run's own error
+
+
+def test_long_texts_and_names_keep_no_state_from_being_stored() -> None:
+    context = after_a_run(JobResult(ok=True, offset={"at": 1}))
+    tables = [f"shop.{number:03}{'x' * 250}" for number in range(400)]
+    result = JobResult(
+        ok=False,
+        error="e" * 100_000,
+        table_snapshots={table: {"done": True, "started_at": 1.0} for table in tables},
+        tables=(
+            *(TableResult(table, changes=2) for table in tables),
+            TableResult("shop.long", changes=1, error="e" * 100_000),
+            TableResult("shop.last", changes=1),
+        ),
+    )
+    after_a_run(result, context)
+    store = context.assets[changes_asset(SHOP)]
+    assert store.get("status")["ok"] is False
+    assert tables[-1] in store.get("snapshots")["tables"]
+    assert {tables[-1], "shop.last"} <= set(store.get("tables"))
+    store_failure(context, SHOP, "merge", RuntimeError("f" * 100_000))
+    assert store.get("status")["stage"] == "merge"
+    assert all(len(json.dumps(store.get(key))) < 60_000 for key in KEYS if store.get(key))

@@ -107,6 +107,7 @@ def segment(data: bytes) -> None:
             folder,
             "host",
             beyond_index=bool(options & BEYOND_INDEX),
+            recorded=packed,
             trust_zero_checksum=bool(options & TRUST_ZERO),
             keys=_keys(),
         )
@@ -119,9 +120,9 @@ def _read_folder(log: LogFolder, length: int) -> None:
     stop = head(log)
     offset, batches, counts = None, [], ReadCounts()
     for _ in range(1000):
-        plan = plan_segments(log, _tables(), offset, stop, ReadLimit(bytes=4096))
+        plan = plan_segments(log, offset, stop, ReadLimit(bytes=4096))
         for part in plan.partitions:
-            batches += list(read_segments(part, counts, keys=log.keys))
+            batches += list(read_segments(part, _tables(), counts, keys=log.keys))
         offset = plan.end
         if plan.at_head:
             break

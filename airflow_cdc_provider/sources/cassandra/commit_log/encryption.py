@@ -179,7 +179,7 @@ def check_key(source: SegmentBytes, descriptor: Descriptor, starts: Sequence[int
 
 
 def _alias(descriptor: Descriptor) -> str:
-    return str(descriptor.parameters.get("encKeyAlias") or "")
+    return descriptor.parameters.get("encKeyAlias", "")
 
 
 def _cipher(descriptor: Descriptor, path: str, keys: Keys | None) -> Cipher[Any]:
@@ -197,7 +197,7 @@ def _cipher(descriptor: Descriptor, path: str, keys: Keys | None) -> Cipher[Any]
         )
     key = keys.find(_alias(descriptor), path)
     try:
-        vector = bytes.fromhex(str(descriptor.parameters.get("encIV") or ""))
+        vector = bytes.fromhex(descriptor.parameters.get("encIV", ""))
     except ValueError:
         vector = b""
     if len(key) not in _AES_KEY_BYTES or len(vector) != _AES_BLOCK_BYTES:

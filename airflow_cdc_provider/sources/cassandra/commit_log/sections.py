@@ -205,16 +205,17 @@ def plain_sections(
         body = source.read(section.start, section.stop - section.start)
         length = section.end - section.position
         if decode is None:
-            yield section, body if len(body) == length else _unreadable(section, body)
+            yield section, body if len(body) == length else unreadable(section, body)
             continue
         try:
             plain = decode(body[_LENGTH_BYTES:], length) if length else b""
         except UNREADABLE:
             plain = b""
-        yield section, plain if len(plain) == length else _unreadable(section, body)
+        yield section, plain if len(plain) == length else unreadable(section, body)
 
 
-def _unreadable(section: Section, body: bytes) -> CorruptRange:
+def unreadable(section: Section, body: bytes) -> CorruptRange:
+    """Return the damage of a section whose bytes can't be decoded, or are missing."""
     return CorruptRange(section.position, section.stop - section.start, SECTION_UNREADABLE, body)
 
 

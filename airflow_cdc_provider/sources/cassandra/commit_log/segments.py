@@ -3,7 +3,8 @@
 A folder has ``CommitLog-<version>-<id>.log`` and ``CommitLog-<version>-<id>_cdc.idx``. The index is decimal
 text: the position up to which the log is durable, and ``COMPLETED`` on a second line once the segment is
 closed. The server rewrites it in place, so a reader may find it empty or truncated: then its position
-is too low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``.
+is too low, never too high, and the next read corrects it. Recordings may have the log as ``.log.gz``; nodes
+have none.
 
 An agent that copies segments elsewhere must copy a segment before its index.
 
@@ -13,6 +14,7 @@ that can't be read doesn't hide the others: it is listed with its fault.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -22,12 +24,12 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost
+from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, PositionLost, TransientError
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES, open_regular, read_start
 from airflow_cdc_provider.sources.cassandra.payload import VERSIONS
 from airflow_cdc_provider.transfer.errors import ERRORS
@@ -38,6 +40,9 @@ _INDEX_NAME: Final = re.compile(r"CommitLog-([1-9][0-9]{0,2})-([1-9][0-9]{0,17})
 _INDEX_TEXT: Final = re.compile(rb"([0-9]{1,10})(?![0-9])(\s+COMPLETED\s*)?")
 _LARGEST_INDEX_BYTES: Final = 64
 _HEADER: Final = struct.Struct(">iqH")
+_PARAMETERS: Final = ("compressionClass", "encCipher", "encKeyAlias", "encIV")
+"""The parameters of a header that are used: each slice of a plan has them."""
+_LONGEST_PARAMETER: Final = 1000
 _FIRST_WITH_INDEX: Final = 7
 _INDEX_TRIES: Final = 5
 _INDEX_PAUSE_SECONDS: Final = 0.002
@@ -100,12 +105,15 @@ class SegmentFile:
         return self.index.completed
 
 
-def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentFile]]:
+def list_segments(
+    folder: str | Path, node: str = "", *, recorded: bool = False
+) -> dict[str, list[SegmentFile]]:
     """List segments by node, each node's in the order in which it wrote them.
 
     Args:
         folder: One folder per node, named by its host id, or one node's segments.
         node: That node's host id.
+        recorded: Whether it is a recording: only there a ``.log.gz`` is usable, elsewhere it is a fault.
 
     Returns:
         Segments by host id.
@@ -119,8 +127,8 @@ def list_segments(folder: str | Path, node: str = "") -> dict[str, list[SegmentF
             f"the folder of segments {top} doesn't exist",
             expected="cdc_raw of a node, or a folder with one folder per node named by host id",
         )
-    own = _list_node(top, node or ONLY_NODE)
-    nodes = {name: segments for name in _folders(top) if (segments := _list_child(top, name))}
+    own = _list_node(top, node or ONLY_NODE, recorded)
+    nodes = {name: segments for name in _folders(top) if (segments := _list_child(top, name, recorded))}
     if own:  # what may lie next to them hides no segment
         nodes = {name: segments for name, segments in nodes.items() if segments[0].segment != UNKNOWN}
     if own and nodes:
@@ -139,8 +147,8 @@ def list_faults(folder: str | Path, node: str = "") -> list[tuple[str, int, str]
     """
     top = Path(folder)
     faults = []
-    listed = {node or ONLY_NODE: (top, _list_node(top, node or ONLY_NODE))}
-    listed |= {name: (top / name, _list_child(top, name)) for name in _folders(top)}
+    listed = {node or ONLY_NODE: (top, _list_node(top, node or ONLY_NODE, True))}
+    listed |= {name: (top / name, _list_child(top, name, True)) for name in _folders(top)}
     for origin, (node_folder, segments) in listed.items():
         files = {file.segment: file for file in segments}
         if UNKNOWN in files:
@@ -165,19 +173,19 @@ def _folders(top: Path) -> list[str]:
     return sorted(name for name in names if is_host_id(name) and name != ERRORS)
 
 
-def _list_child(top: Path, name: str) -> list[SegmentFile]:
+def _list_child(top: Path, name: str, recorded: bool) -> list[SegmentFile]:
     """List the segments of a node's folder; if it can't be read, a single one that names the reason."""
     folder = top / name
     try:
         if folder.is_symlink():
             raise OSError(0, "it is a link, not a folder")
-        return _list_node(folder, name)
+        return _list_node(folder, name, recorded)
     except OSError as error:
         fault = f"folder {folder} can't be read: {error.strerror}"
         return [SegmentFile(name, UNKNOWN, 0, str(folder), 0, None, fault=fault)]
 
 
-def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
+def _list_node(folder: Path, origin: str, recorded: bool) -> list[SegmentFile]:
     names = sorted(os.listdir(folder))
     logs: dict[int, dict[int, str]] = {}
     for name in names:
@@ -192,6 +200,8 @@ def _list_node(folder: Path, origin: str) -> list[SegmentFile]:
             bare = replace(
                 bare, fault=f"{folder} has several segments {segment}: {', '.join(versions.values())}"
             )
+        elif name.endswith(".gz") and not recorded:
+            bare = replace(bare, fault=f"{bare.path} is compressed, which only a recording's segments may be")
         elif not is_plausible(segment):
             bare = replace(bare, fault=f"{bare.path} has an id that no node can have given by now")
         with suppress(FileNotFoundError):  # deleted after it was listed: skip it
@@ -265,18 +275,18 @@ class Descriptor:
 
     version: int
     segment: int
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
     length: int = _HEADER.size + 6
 
     @property
     def compression(self) -> str:
         """Simple name of the compressor's class, empty for none."""
-        return str(self.parameters.get("compressionClass") or "").rsplit(".", 1)[-1]
+        return self.parameters.get("compressionClass", "").rsplit(".", 1)[-1]
 
     @property
     def encryption(self) -> str:
         """The cipher, empty for none. It decides the layout if there are both."""
-        return str(self.parameters.get("encCipher") or "")
+        return self.parameters.get("encCipher", "")
 
     @property
     def plain(self) -> bool:
@@ -316,71 +326,61 @@ def read_descriptor(data: bytes, path: str) -> Descriptor:
     raise CorruptInput(f"the header of segment {path} is corrupt", expected="a matching checksum")
 
 
-def _parameters(text: bytes, path: str) -> Mapping[str, Any]:
+def _parameters(text: bytes, path: str) -> Mapping[str, str]:
     try:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise CorruptInput(f"the header of segment {path} is corrupt", expected="parameters as a JSON object")
-    return found
+    texts = {name: found[name] for name in _PARAMETERS if isinstance(found.get(name), str)}
+    return {name: text[:_LONGEST_PARAMETER] for name, text in texts.items()}
 
 
 class SegmentBytes:
     """Random access to the bytes of a segment file.
 
-    ``.gz`` files are decompressed as far as they are read, into a file without a name.
+    A ``.gz`` file is decompressed into a file without a name.
 
     Args:
         path: The file.
 
     Raises:
         PositionLost: The file was deleted.
-        CorruptInput: It isn't a regular file or can't be read, or the ``.gz`` file can't be decompressed, or
-            holds implausibly much; also raised when it is read.
+        CorruptInput: It isn't a regular file, or the ``.gz`` file can't be decompressed, or holds implausibly
+            much.
+        TransientError: It can't be read; also raised when it is read.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._packed: gzip.GzipFile | None = None
         with self._errors():
             self._file: IO[bytes] = os.fdopen(open_regular(path), "rb")  # closed by __exit__
-        self._length = os.fstat(self._file.fileno()).st_size
         if path.endswith(".gz"):
-            self._most = min(most_plausible_bytes(self._length), LARGEST_SEGMENT_BYTES)
-            self._stored, self._packed = self._file, gzip.GzipFile(fileobj=self._file)
-            self._file, self._length = tempfile.TemporaryFile(), 0  # noqa: SIM115  # closed by __exit__
-
-    @property
-    def length(self) -> int:
-        """The segment's length."""
-        if self._packed is not None:
-            self._unpack(LARGEST_SEGMENT_BYTES + 1)
-        return self._length
+            with self._file as packed:
+                self._file = self._unpacked(packed)
+        self.length = os.fstat(self._file.fileno()).st_size
 
     def read(self, at: int, length: int) -> bytes:
         """Return up to ``length`` bytes from an offset; fewer at the end of the file."""
-        if self._packed is not None:
-            self._unpack(at + length)
-        self._file.seek(at)
-        return self._file.read(length)
-
-    def _unpack(self, end: int) -> None:
-        """Decompress up to an offset, or to the end."""
         with self._errors():
-            while self._packed is not None and self._length < end:
-                piece = self._packed.read(_PIECE_BYTES)
-                self._file.seek(self._length)
-                self._file.write(piece)
-                self._length += len(piece)
-                if self._length > self._most:
-                    raise CorruptInput(
-                        f"{self.path} isn't decompressed",
-                        expected=f"at most {self._most} bytes",
-                        found="more",
-                    )
-                if not piece:
-                    self._close_packed()
+            self._file.seek(at)
+            return self._file.read(length)
+
+    def _unpacked(self, packed: IO[bytes]) -> IO[bytes]:
+        most = min(most_plausible_bytes(os.fstat(packed.fileno()).st_size), LARGEST_SEGMENT_BYTES)
+        with ExitStack() as opened:
+            file = opened.enter_context(tempfile.TemporaryFile())
+            with self._errors(), gzip.GzipFile(fileobj=packed) as pieces:
+                while piece := pieces.read(_PIECE_BYTES):
+                    file.write(piece)
+                    if file.tell() > most:
+                        raise CorruptInput(
+                            f"{self.path} isn't decompressed", expected=f"at most {most} bytes", found="more"
+                        )
+                file.flush()
+            opened.pop_all()  # closed by __exit__
+        return file
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -394,15 +394,8 @@ class SegmentBytes:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise CorruptInput(f"{self.path} can't be decompressed", found=str(error)) from error
         except OSError as error:
-            raise CorruptInput(
-                f"segment {self.path} can't be read", found=error.strerror or str(error)
-            ) from error
-
-    def _close_packed(self) -> None:
-        if self._packed is not None:
-            self._packed.close()
-            self._packed = None
-            self._stored.close()
+            kind = CorruptInput if error.errno == errno.EINVAL else TransientError
+            raise kind(f"segment {self.path} can't be read", found=error.strerror or str(error)) from error
 
     def __enter__(self) -> SegmentBytes:
         """Return itself."""
@@ -410,5 +403,4 @@ class SegmentBytes:
 
     def __exit__(self, *error: object) -> None:
         """Close the file."""
-        self._close_packed()
         self._file.close()

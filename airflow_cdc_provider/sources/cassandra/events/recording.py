@@ -87,7 +87,7 @@ def _source(connector: Connector, recording: Recording) -> CassandraSource:
         names=connector.names,
         recorded=True,
     )
-    if any(list_segments(recording.path, options.node).values()):
+    if any(list_segments(recording.path, options.node, recorded=True).values()):
         source.learn_from_log()
     return source
 
@@ -96,17 +96,18 @@ def _records(
     source: CassandraSource, recording: Recording, skipped: SkippedRecords
 ) -> Iterator[pa.RecordBatch]:
     """Read all segments; unreadable records are collected and skipped."""
-    if not any(list_segments(recording.path, source.options.node).values()):
+    if not any(list_segments(recording.path, source.options.node, recorded=True).values()):
         raise ConfigurationError(
             f"there is no recording at {recording.path}",
             expected="a folder with CommitLog-*.log (or .log.gz) and *_cdc.idx files",
         )
     for origin, segment, reason in list_faults(recording.path, source.options.node):
         skipped.add(f"node {origin}, segment {segment}", reason)
-    reader, stop = source.reader(), source.head()
+    stop = source.head()
+    reader = source.reader()
     start: Offset | None = None
     if source.options.advanced.latest_segment_only:
-        nodes = list_segments(recording.path, source.options.node)
+        nodes = list_segments(recording.path, source.options.node, recorded=True)
         newest = {node: max(file.segment for file in files) for node, files in nodes.items() if files}
         start = {node: NodeOffset(floor=segment - 1).to_json() for node, segment in newest.items()}
     while True:

@@ -40,7 +40,7 @@ def run(log: LogFolder, tally: SegmentTally, start: Offset | None, stop: Offset,
     """Plan batches as a capture does."""
     offset = start
     while True:
-        plan = plan_segments(log, TABLES, offset, stop, limit)
+        plan = plan_segments(log, offset, stop, limit)
         tally.add(plan)
         offset = plan.end
         if plan.at_head:
@@ -85,7 +85,7 @@ def test_what_a_capture_that_was_stopped_did_not_read_goes_on_waiting(tmp_path: 
     for number in (1, 2):
         put(tmp_path, number)
     tally = SegmentTally()
-    tally.add(plan := plan_segments(log, TABLES, None, head(log), ReadLimit(bytes=100)))
+    tally.add(plan := plan_segments(log, None, head(log), ReadLimit(bytes=100)))
     assert tally.at_end(lag(log, plan.end).details) == {
         "a": SegmentNumbers(seen=2, at_once=1, pending=2, pending_max=2)
     }

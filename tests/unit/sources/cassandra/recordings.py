@@ -63,7 +63,7 @@ class Recording:
 
     @property
     def log(self) -> LogFolder:
-        return LogFolder(str(self.folder / "cdc_raw"), HOST, keys=self.keys)
+        return LogFolder(str(self.folder / "cdc_raw"), HOST, recorded=True, keys=self.keys)
 
     @property
     def keys(self) -> Keys | None:
@@ -112,9 +112,9 @@ def read_all(
     offset = start
     batches: list[pa.RecordBatch] = []
     while True:
-        plan = plan_segments(log, tables, offset, stop, limit or ReadLimit())
+        plan = plan_segments(log, offset, stop, limit or ReadLimit())
         for part in plan.partitions:
-            batches += read_segments(part, counts, keys=log.keys)
+            batches += read_segments(part, tables, counts, keys=log.keys)
         offset = plan.end
         if plan.at_head:
             break

@@ -62,7 +62,7 @@ def put(log: LogFolder, number: int, sections: Sequence[Sequence[bytes]], **opti
 def test_all_segments_are_read_in_order_and_then_no_more(log: LogFolder) -> None:
     for number in (3, 1, 2):
         put(log, number, sections_of(10 * number, 2, 1))
-    parts = plan_segments(log, TABLES, None, head(log), EVERYTHING).partitions
+    parts = plan_segments(log, None, head(log), EVERYTHING).partitions
     by_segment = [[number // 10 for number in _read([part])] for part in parts]
     assert sorted(by_segment) == [[1, 1, 1], [2, 2, 2], [3, 3, 3]], "work is parted by segment"
     records, offset = read_all(log, TABLES)
@@ -204,7 +204,7 @@ def test_nodes_share_a_batch(tmp_path: Path) -> None:
     log = LogFolder(str(tmp_path))
     for node in ("a", "b"):
         put_segment(tmp_path / node, 1, segment(1, sections_of(0, *[1] * 10)))
-    plan = plan_segments(log, TABLES, None, head(log), ReadLimit(bytes=400))
+    plan = plan_segments(log, None, head(log), ReadLimit(bytes=400))
     assert {part.origin for part in plan.partitions} == {"a", "b"}
     assert not plan.at_head
 
@@ -236,7 +236,7 @@ def test_batch_stops_at_the_given_head(log: LogFolder) -> None:
     put_index(Path(log.path), 1, f"{ends_of(sections)[1]}\nCOMPLETED")
     put(log, 2, sections_of(10, 1))
 
-    plan = plan_segments(log, TABLES, None, early, EVERYTHING)
+    plan = plan_segments(log, None, early, EVERYTHING)
 
     assert plan.at_head
     assert plan.end == early
@@ -248,7 +248,7 @@ def test_large_segment_is_split_into_several_partitions(
 ) -> None:
     monkeypatch.setattr("airflow_cdc_provider.sources.cassandra.capture._SLICE_BYTES", 300)
     put(log, 1, sections_of(0, *[2] * 12))
-    parts = plan_segments(log, TABLES, None, head(log), EVERYTHING).partitions
+    parts = plan_segments(log, None, head(log), EVERYTHING).partitions
     assert len(parts) > 3
     assert _read(reversed(parts)) == list(range(24))
     assert _read(pickle.loads(pickle.dumps(parts))) == list(range(24))
@@ -269,7 +269,7 @@ def test_segment_deleted_after_a_partial_read_is_a_lost_position(log: LogFolder)
     path.unlink()
     put(log, 2, sections_of(10, 1))
     with pytest.raises(PositionLost, match="segment 1 of node host-a"):
-        plan_segments(log, TABLES, offset, head(log), EVERYTHING)
+        plan_segments(log, offset, head(log), EVERYTHING)
 
 
 def test_deleted_segment_of_the_head_is_a_lost_position(log: LogFolder) -> None:
@@ -278,7 +278,7 @@ def test_deleted_segment_of_the_head_is_a_lost_position(log: LogFolder) -> None:
     seen = head(log)
     path.unlink()
     with pytest.raises(PositionLost, match="segment 1"):
-        plan_segments(log, TABLES, None, seen, EVERYTHING)
+        plan_segments(log, None, seen, EVERYTHING)
 
 
 def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_folder_that_vanished_is_remarked_on_until_its_node_is_forgotten(tmp_pat
     (remark,) = lag(nodes, offset).remarks
     assert "node host-b no longer has a folder" in remark
     with pytest.raises(PositionLost, match="offsets remove-origin"):
-        plan_segments(nodes, TABLES, offset, head(nodes), EVERYTHING)
+        plan_segments(nodes, offset, head(nodes), EVERYTHING)
 
     left = {name: value for name, value in offset.items() if name != "host-b"}
     assert lag(nodes, left).remarks == []
@@ -317,7 +317,7 @@ def test_empty_folder_is_of_a_node_whose_segments_were_all_removed(tmp_path: Pat
 @pytest.mark.covers("CAS-C40-03")
 def test_segment_deleted_before_its_read_is_a_lost_position(log: LogFolder) -> None:
     path = put(log, 1, sections_of(0, 1))
-    plan = plan_segments(log, TABLES, None, head(log), EVERYTHING)
+    plan = plan_segments(log, None, head(log), EVERYTHING)
     path.unlink()
     with pytest.raises(PositionLost):
         _read(plan.partitions)
@@ -338,7 +338,7 @@ def test_malformed_offset_is_rejected(log: LogFolder) -> None:
     with pytest.raises(ConfigurationError):
         read_offset(wrong)
     with pytest.raises(ConfigurationError):
-        plan_segments(log, TABLES, wrong, {}, EVERYTHING)
+        plan_segments(log, wrong, {}, EVERYTHING)
 
 
 def test_position_of_a_change_is_the_end_of_its_entry(log: LogFolder) -> None:
@@ -352,6 +352,6 @@ def _read(parts: object) -> list[int]:
     found: list[int] = []
     for part in parts:  # type: ignore[attr-defined]
         assert isinstance(part, SegmentSlice)
-        for batch in read_segments(part):
+        for batch in read_segments(part, TABLES):
             found += [int.from_bytes(key, "big") for key in batch["key"].to_pylist()]
     return sorted(found)

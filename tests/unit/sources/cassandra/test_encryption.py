@@ -25,7 +25,6 @@ from airflow_cdc_provider.sources.cassandra.commit_log.sections import (
     walk_sections,
 )
 from airflow_cdc_provider.sources.cassandra.commit_log.segments import SegmentBytes, read_descriptor
-from airflow_cdc_provider.sources.cassandra.commit_log.tables import log_tables
 from airflow_cdc_provider.sources.cassandra.options import CassandraEncryption, CassandraOptions
 from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import Plan, ReadLimit, ReadMetrics
@@ -45,7 +44,7 @@ MUTATIONS: list[list[bytes]] = [[os.urandom(9000) for _ in range(30)], [], [b"th
 
 
 def plan(log: LogFolder) -> Plan:
-    return plan_segments(log, log_tables((), ()), None, head(log), ReadLimit())
+    return plan_segments(log, None, head(log), ReadLimit())
 
 
 def put(folder: Path, data: bytes) -> Path:
@@ -199,7 +198,7 @@ def source(keys_of: CassandraEncryption) -> CassandraSource:
     declared = CassandraOptions(
         cdc_raw=str(RECORDED / "cdc_raw"), schema_file=str(RECORDED / "schema.cql"), encryption=keys_of
     )
-    return CassandraSource(declared, {}, lambda table: True)
+    return CassandraSource(declared, {}, lambda table: True, recorded=True)
 
 
 @pytest.mark.recorded
@@ -300,7 +299,6 @@ def test_the_cli_reports_errors_in_one_line(
 
 def test_batches_of_encrypted_segments_are_as_small_as_of_others() -> None:
     log = recording("v7-encrypted").log
-    tables = recording("v7-encrypted").tables()
-    plan = plan_segments(log, tables, None, head(log), ReadLimit(bytes=50_000))
+    plan = plan_segments(log, None, head(log), ReadLimit(bytes=50_000))
     assert not plan.at_head
     assert sum(s.end - s.position for part in plan.partitions for s in part.sections) < 400_000

@@ -86,7 +86,7 @@ def test_changes_have_the_ends_of_their_entries_and_their_partition_keys(recorde
 @pytest.mark.recorded
 @pytest.mark.covers("CAS-C40-02")
 def test_index_names_the_logical_end_of_the_data(recorded: Recording) -> None:
-    for file in list_segments(recorded.log.path)["node"]:
+    for file in list_segments(recorded.log.path, recorded=True)["node"]:
         with SegmentBytes(file.path) as source:
             descriptor = read_descriptor(source.read(0, 1 << 17), file.path)
             chain = walk_sections(source, descriptor, complete=True)
@@ -109,8 +109,8 @@ def test_reading_in_small_batches_gives_the_same_changes(recorded: Recording) ->
 
 def test_same_partition_read_twice_gives_the_same_changes() -> None:
     log, tables = recording("v7-plain").log, recording("v7-plain").tables()
-    for part in plan_segments(log, tables, None, head(log), ReadLimit()).partitions:
-        first, second = (pa.Table.from_batches(read_segments(part)) for _ in range(2))
+    for part in plan_segments(log, None, head(log), ReadLimit()).partitions:
+        first, second = (pa.Table.from_batches(read_segments(part, tables)) for _ in range(2))
         assert _without_clock(first) == _without_clock(second)
 
 
@@ -118,7 +118,7 @@ def test_same_partition_read_twice_gives_the_same_changes() -> None:
 @pytest.mark.covers("CAS-READ-06", "CAS-C40-01", "CAS-D3X-02")
 def test_growing_segment_is_read_to_its_durable_end_and_later_on_from_there() -> None:
     full = recording("v7-plain")
-    midway = LogFolder(str(full.folder / "midway" / "cdc_raw"), HOST)
+    midway = LogFolder(str(full.folder / "midway" / "cdc_raw"), HOST, recorded=True)
     tables = full.tables()
 
     early, offset = read_all(midway, tables)

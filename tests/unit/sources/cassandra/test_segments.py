@@ -86,10 +86,10 @@ def test_compressed_segment_is_read_and_an_uncompressed_one_takes_precedence(tmp
     path = put_segment(tmp_path, ID, data)
     packed = path.with_suffix(".log.gz")
     packed.write_bytes(gzip.compress(data))
-    ((file,),) = list_segments(tmp_path).values()
+    ((file,),) = list_segments(tmp_path, recorded=True).values()
     assert file.path == str(path)
     path.unlink()
-    ((file,),) = list_segments(tmp_path).values()
+    ((file,),) = list_segments(tmp_path, recorded=True).values()
     with SegmentBytes(file.path) as source:
         assert (source.length, source.read(0, 1 << 20)) == (len(data), data)
 
@@ -102,8 +102,8 @@ def test_deleted_segment_is_a_lost_position(tmp_path: Path) -> None:
 def test_truncated_compressed_segment_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / f"CommitLog-7-{ID}.log.gz"
     path.write_bytes(gzip.compress(b"x" * 10000)[:-20])
-    with SegmentBytes(str(path)) as source, pytest.raises(CorruptInput, match="can't be decompressed"):
-        source.read(0, 20000)
+    with pytest.raises(CorruptInput, match="can't be decompressed"):
+        SegmentBytes(str(path))
 
 
 def test_header_is_read_with_its_parameters() -> None:

@@ -96,7 +96,7 @@ def assert_rows_equal_select(form: str, folder: str = "cdc_raw") -> None:
 def headers(form: str) -> list[Descriptor]:
     """Headers of the segments that hold something."""
     found = []
-    for file in list_segments(FORMS / form / "cdc_raw")["node"]:
+    for file in list_segments(FORMS / form / "cdc_raw", recorded=True)["node"]:
         with SegmentBytes(file.path) as source:
             if any(source.read(20, 8)):
                 found.append(read_descriptor(source.read(0, 1 << 17), file.path))
@@ -128,7 +128,7 @@ def test_encrypted_logs_of_every_version_are_read(form: str) -> None:
     ("form", "direct"), [("v7-direct", True), ("v8-direct", True), ("v7-auto", True), ("v7-mmap", False)]
 )
 def test_direct_and_mapped_segments_are_read(form: str, direct: bool) -> None:
-    for file in list_segments(FORMS / form / "cdc_raw")["node"]:
+    for file in list_segments(FORMS / form / "cdc_raw", recorded=True)["node"]:
         with SegmentBytes(file.path) as source:
             # Mapped files have their full length from the start; direct ones grow by blocks.
             assert (source.length < SEGMENT_BYTES) == direct
@@ -168,7 +168,7 @@ def test_ties_go_by_the_rules_of_the_release_that_wrote_them() -> None:
 def test_segments_of_3_11_arrive_whole_once_they_are_flushed_also_after_a_crash() -> None:
     for form in ("v6-plain", "v6-killed"):
         assert list((FORMS / form / "cdc_raw").glob("*.idx")) == []
-        assert all(file.complete for file in list_segments(FORMS / form / "cdc_raw")["node"])
+        assert all(file.complete for file in list_segments(FORMS / form / "cdc_raw", recorded=True)["node"])
     assert_rows_equal_select("v6-killed")
 
 
@@ -236,7 +236,8 @@ def test_a_killed_nodes_log_is_read_once_before_and_after_its_restart(form: str,
     assert broken == []
     assert not set(before) & set(after)
 
-    alone, _, _ = capture(source(form, FORMS / form / "cdc_raw"))
+    unpack(FORMS / form / "cdc_raw", tmp_path / "alone")
+    alone, _, _ = capture(source(form, tmp_path / "alone"))
     assert sorted(before + after) == sorted(alone)
     assert int(segment) not in map(int, offset["host"]["open"])
     assert_rows_equal_select(form)
@@ -309,9 +310,10 @@ def test_an_index_that_is_half_written_reads_no_further_than_it_says(growing: Pa
         assert positions + rest == whole
 
 
-def test_a_keystore_is_needed_for_encrypted_logs_of_every_version() -> None:
+def test_a_keystore_is_needed_for_encrypted_logs_of_every_version(tmp_path: Path) -> None:
     for form in ("v6-encrypted", "v8-encrypted"):
-        without = source(form, FORMS / form / "cdc_raw")
+        unpack(FORMS / form / "cdc_raw", tmp_path / form)
+        without = source(form, tmp_path / form)
         without.plan(None, without.head(), ReadLimit())
         (error,) = without.left_out().values()
         assert isinstance(error, ConfigurationError)
