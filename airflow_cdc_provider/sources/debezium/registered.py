@@ -35,6 +35,8 @@ Written = Literal["avro", "protobuf", "json_schema"]
 
 MOST_UNREADABLE: Final = 100
 MOST_SCHEMAS: Final = 1_000
+_LEAST_PART: Final = 0.1
+"""The part of these that each slice of a batch may look up, however many there are."""
 _MOST_BYTES: Final = 32 << 20
 _MOST_SECONDS: Final = 300.0
 
@@ -56,14 +58,23 @@ class RegisteredSchemas:
     Args:
         registry: The schema registry.
         written: The message format.
+        slices: How many readers there are of the topic at once, which share what may be looked up.
+        unreadable: How many ids of the topic the registry had no schema for before.
     """
 
-    def __init__(self, registry: Registered, written: Written) -> None:
+    def __init__(self, registry: Registered, written: Written, slices: int = 1, unreadable: int = 0) -> None:
         self._registry = registry
+        self._part = max(1 / slices, _LEAST_PART)
+        self._before = unreadable
         self._written: Written = written
         self._compiled: dict[tuple[int, tuple[int, ...]], Compiled | int] = {}
         self._unreadable: set[int] = set()
         self._seconds, self._bytes = 0.0, 0
+
+    @property
+    def unreadable(self) -> int:
+        """How many ids the registry had no schema for."""
+        return len(self._unreadable)
 
     @property
     def have_paths(self) -> bool:
@@ -85,8 +96,9 @@ class RegisteredSchemas:
         return known
 
     def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
-        is_full = len(self._unreadable) >= MOST_UNREADABLE or self._seconds > _MOST_SECONDS
-        if is_full or len(self._compiled) >= MOST_SCHEMAS or self._bytes > _MOST_BYTES:
+        left = (MOST_UNREADABLE - self._before) * self._part
+        is_full = len(self._unreadable) >= left or self._seconds > _MOST_SECONDS * self._part
+        if is_full or len(self._compiled) >= MOST_SCHEMAS * self._part or self._bytes > _MOST_BYTES:
             return NOT_LOOKED_UP
         started = time.monotonic()
         found = self._registry.schema_of(schema_id)

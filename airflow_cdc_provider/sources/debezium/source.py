@@ -6,6 +6,7 @@ There are no snapshots: the topics contain the rows of Debezium's own snapshot, 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +19,16 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.patterns import matches
-from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
+from airflow_cdc_provider.sources.contract import (
+    Finding,
+    Lag,
+    Offset,
+    Plan,
+    ReadLimit,
+    ReadMetrics,
+    SnapshotPlan,
+    Source,
+)
 from airflow_cdc_provider.sources.debezium.capture import (
     added_partitions,
     after_loss,
@@ -39,7 +49,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
-from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
+from airflow_cdc_provider.sources.debezium.reader import NEW_SCHEMAS, UNREADABLE, SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows, owners
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.findings import registry_findings
@@ -80,6 +90,7 @@ class DebeziumSource(Source):
         self._left_out: dict[str, ConfigurationError] = {}
         self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._unreadable: Counter[str] = Counter()
 
     @property
     def _settings(self) -> ClientSettings:
@@ -298,6 +309,16 @@ class DebeziumSource(Source):
             RetryTimeouts(advanced.schema_lookup_timeout_seconds, advanced.retry_timeout_seconds)
         )
 
+    def on_batch_read(self, metrics: ReadMetrics) -> bool:
+        """Count ids without schema; what they and new schemas leave bounds the next batch."""
+        found = {
+            name.removeprefix(UNREADABLE): count
+            for name, count in metrics.counts.items()
+            if name.startswith(UNREADABLE) and count
+        }
+        self._unreadable.update(found)
+        return bool(found or metrics.counts[NEW_SCHEMAS])
+
     def _reader(self, patience: RetryTimeouts) -> SliceReader:
         known = {
             (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or ""): len(
@@ -312,6 +333,7 @@ class DebeziumSource(Source):
             known,
             owners(self._records),
             self._registry_for(patience),
+            self._unreadable,
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:
