@@ -102,9 +102,14 @@ class RecordsRejected(ConfigurationError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by its arguments."""
-        named = {"whole_topic": self.whole_topic, "remedy": self.remedy}
-        more = {"partitions": self.partitions, "others": self.others}
-        return partial(RecordsRejected, **named, **more), (self.topic, self.reason)
+        build = partial(
+            RecordsRejected,
+            whole_topic=self.whole_topic,
+            remedy=self.remedy,
+            partitions=self.partitions,
+            others=self.others,
+        )
+        return build, (self.topic, self.reason)
 
 
 def reworded(error: CdcError, message: str) -> ConfigurationError:
