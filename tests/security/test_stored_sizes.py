@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.lake.mirror import OFFSET, MirrorState
 from airflow_cdc_provider.lake.table import Head
+from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
+from airflow_cdc_provider.sources.cassandra.schema_history import read_history
 from airflow_cdc_provider.sources.mongodb import chunks, key_ranges
 from airflow_cdc_provider.sources.mongodb.position import MOST_BYTES, StreamPosition
 from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
@@ -87,7 +90,7 @@ def statement(text: bytes, shard: str = "shop/0", number: int = 0) -> dict[str, 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9_000)), max_size=12), st.integers(1, 6))
 def test_statements_of_a_table_are_bounded(sizes: list[tuple[str, int]], batches: int) -> None:
-    recorded: list[dict[str, Any]] = []
+    recorded: list[Mapping[str, Any]] = []
     texts = [f"ALTER TABLE {table} COMMENT '{'x' * size}'".encode() for table, size in sizes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ddl, "MOST_RECORDED_BYTES", 20_000)
@@ -122,3 +125,12 @@ def test_schemas_of_a_log_are_bounded() -> None:
             records += found
             history = LogHistory(pa.Table.from_pylist(records, CHANGE_SCHEMA))
     assert 1 < len(records) <= 18
+
+
+def test_a_keyspace_with_many_recorded_updates_gets_no_further_ones() -> None:
+    def records(key: bytes, tag: int, count: int) -> list[dict[str, Any]]:
+        row = {"kind": "schema", "source_table": "system_schema.other", "key": key, "origin": "n"}
+        return [{**row, "committed_at": 0, "payload": bytes([tag]) + bytes(4 << 20)}] * count
+
+    found = [*records(b"full", 7, 9), *records(b"few", 7, 2), *records(b"observed", OBSERVED_TAG, 9)]
+    assert read_history(pa.Table.from_pylist(found, CHANGE_SCHEMA)).full == {b"full"}

@@ -22,7 +22,11 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def read_segments(
-    part: SegmentSlice, counts: ReadCounts | None = None, *, keys: Keys | None = None
+    part: SegmentSlice,
+    counts: ReadCounts | None = None,
+    *,
+    keys: Keys | None = None,
+    full: frozenset[bytes] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read one partition of a plan.
 
@@ -30,6 +34,7 @@ def read_segments(
         part: From :func:`~.capture.plan_segments`.
         counts: Incremented by this read, if given; the counts are logged in any case.
         keys: Keys of encrypted segments.
+        full: As for :class:`~.records.SegmentRecords`.
 
     Yields:
         Batches of ``CHANGE_SCHEMA``; rows of one kind are in the order of the log.
@@ -41,7 +46,7 @@ def read_segments(
         ConfigurationError: The key of the segment is missing, or its compression is unknown.
     """
     reader = SegmentRecords(
-        part.origin, part.descriptor.segment, part.tables, part.strict, counts or ReadCounts()
+        part.origin, part.descriptor.segment, part.tables, part.strict, counts or ReadCounts(), full
     )
     yield from reader.damage(part.damage)
     with SegmentBytes(part.path) as source:
@@ -69,13 +74,15 @@ class SegmentReader(Reader):
 
     Args:
         keys: Keys of encrypted segments.
+        full: As for :class:`~.records.SegmentRecords`.
     """
 
     keys: Keys | None = None
+    full: frozenset[bytes] | None = None
 
     def read(self, parts: Iterable[SegmentSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read slices, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
         for part in parts:
             counts = ReadCounts()
-            yield from read_segments(part, counts, keys=self.keys)
+            yield from read_segments(part, counts, keys=self.keys, full=self.full)
             metrics.skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})

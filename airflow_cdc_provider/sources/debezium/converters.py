@@ -165,6 +165,10 @@ class Schemas(Protocol):
     """Compiled schemas by id."""
 
     @property
+    def unreadable(self) -> int:
+        """How many ids the registry had no schema for."""
+
+    @property
     def have_paths(self) -> bool:
         """Whether messages contain the path of their type in the schema (Protobuf)."""
 

@@ -165,15 +165,15 @@ def recorded_bytes(records: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, s
     return sizes
 
 
-def bounded(records: Iterable[dict[str, Any]], sizes: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
+def bounded(records: Iterable[Mapping[str, Any]], sizes: Counter[tuple[str, str]]) -> list[Mapping[str, Any]]:
     """Replace the statements of tables that have too many by one that alters them in an unknown way.
 
     Args:
         records: Records of kind ``schema`` of a batch.
         sizes: What is recorded; what these records add is added.
     """
-    kept: list[dict[str, Any]] = []
-    beyond: dict[tuple[str, bytes], dict[str, Any]] = {}
+    kept: list[Mapping[str, Any]] = []
+    beyond: dict[tuple[str, bytes], Mapping[str, Any]] = {}
     for one in records:
         if not _is_statement(one) or sizes[_subject(one)] < MOST_RECORDED_BYTES:
             kept.append(one)
