@@ -209,7 +209,12 @@ class TopicCreator:
         """Return the missing topics that may be created if rows name topics."""
         if not missing or self._beginnings is None:
             return missing
-        existing = self._client.list_topics(timeout=self._seconds).topics
+        from confluent_kafka import KafkaException
+
+        try:
+            existing = self._client.list_topics(timeout=self._seconds).topics
+        except KafkaException as error:
+            raise errors.error_of(error.args[0], "listing topics", self._last.error) from None
         left = {
             start: MOST_NAMED_BY_ROWS - sum(name.startswith(start) for name in existing)
             for start in (*self._beginnings, "")

@@ -246,6 +246,18 @@ def test_a_batch_knows_the_schemas_and_lookups_of_earlier_ones() -> None:
             assert codes(pa.Table.from_batches(own.read([part], metrics))) == {"UNKNOWN-SCHEMA": 30}
         assert source.on_batch_read(metrics) == (batch == 0)
     assert registry.requested.total() == 50 * MOST_UNREADABLE // 10
+
+    source._unreadable = {}
+    for _ in range(3):
+        metrics = ReadMetrics()
+        for partition in range(50):
+            script = [[FakeMessage(1, head(5) + b"x"), FakeMessage(2, avro_row(1))], [end_at(3)]]
+            part = TopicSlice(MessageRange("a.b.c", partition, 1, 3), 0, 50, "b.c", 0, slices=50)
+            own = replace(source.reader(), registry=registry, build=FakeConsumer(script))
+            found = codes(pa.Table.from_batches(own.read([part], metrics)))
+            assert (found["UNKNOWN-SCHEMA"], found["change"]) == (1, 1), "one id in all slices costs little"
+        source.on_batch_read(metrics)
+    assert registry.requested[5] == 50, "it isn't looked up again"
     _, other = replace(source.reader(), registry=registry).converters("other")
     assert isinstance(other, FramedConverter)
     assert other.schemas.compiled(5) == UNKNOWN_ID, "another topic has its own"

@@ -203,8 +203,8 @@ class Publication(Generic[OriginT]):
 
     @property
     def refused(self) -> dict[str, str]:
-        """By topic whose records, or their schemas, are refused, the error."""
-        return {topic: reason for one in self.tries for topic, reason in one.refused.items()}
+        """By topic whose records, or their schemas, are refused, the error; of many, only some."""
+        return dict(islice(chain.from_iterable(one.refused.items() for one in self.tries), _MOST_REFUSED))
 
     @property
     def position(self) -> PublishPosition:

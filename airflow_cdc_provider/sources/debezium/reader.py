@@ -31,7 +31,7 @@ _PORTION_BYTES: Final = 32 << 20
 _PORTION_MESSAGES: Final = 10_000
 NEW_SCHEMAS: Final = "schema_bytes"
 UNREADABLE: Final = "unreadable ids "
-"""Beginning of a topic's count."""
+"""Beginning of the name of an id's count: id and topic follow."""
 _NO_TIME: Final = 0
 """librdkafka's type of a message without a timestamp."""
 
@@ -68,7 +68,7 @@ class SliceReader(Reader):
         known: The bytes of each recorded schema.
         owners: The topic of each table that has recorded rows.
         registry: The schema registry of messages with schema ids.
-        unreadable: By topic, how many ids the registry had no schema for before.
+        unreadable: By topic, the ids that the registry had no schema for before.
         takes_envelopes: Whether unwrapped values may be envelopes.
         build: Builds the consumer; librdkafka's by default.
     """
@@ -79,12 +79,12 @@ class SliceReader(Reader):
     known: Mapping[RecordedSchema, int] = field(default_factory=dict)
     owners: Mapping[str, str] = field(default_factory=dict)
     registry: Registered | None = None
-    unreadable: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Mapping[str, frozenset[int]] = field(default_factory=dict)
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
 
     def read(self, parts: Iterable[TopicSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read slices; count skipped messages, and by topic new schemas and ids without one."""
+        """Read slices; count skipped messages, new schemas, and ids without one."""
         for part in parts:
             feed = self.feed(part)
             seen = RecordedSchemas(self.known, part.slices)
@@ -93,11 +93,10 @@ class SliceReader(Reader):
                 read = _columns(portion, self.options.advanced.max_message_bytes)
                 yield from read_parted(read, feed, seen, metrics.skipped)
             metrics.counts[NEW_SCHEMAS] += seen.added
-            metrics.counts[UNREADABLE + part.range.topic] += sum(
-                converter.schemas.unreadable
-                for converter in (feed.key_converter, feed.value_converter)
-                if isinstance(converter, FramedConverter)
-            )
+            for converter in (feed.key_converter, feed.value_converter):
+                if isinstance(converter, FramedConverter):
+                    ids = (f"{UNREADABLE}{one} {part.range.topic}" for one in converter.schemas.unreadable)
+                    metrics.counts.update(ids)
 
     def feed(self, part: TopicSlice) -> Feed:
         """Return how a slice's messages are converted."""
@@ -121,12 +120,12 @@ class SliceReader(Reader):
     def converters(self, topic: str, slices: int = 1) -> tuple[Converter, Converter]:
         """Return the converters of keys and values of a topic that is read in so many slices."""
         first, second = (
-            self._converter(name, slices, self.unreadable.get(topic, 0))
+            self._converter(name, slices, self.unreadable.get(topic, frozenset()))
             for name in (self.options.key_converter, self.options.value_converter)
         )
         return first, second
 
-    def _converter(self, name: ConverterName, slices: int, unreadable: int) -> Converter:
+    def _converter(self, name: ConverterName, slices: int, unreadable: frozenset[int]) -> Converter:
         if name == "json":
             return JsonConverter()
         if name == "string":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
 
@@ -59,10 +59,16 @@ class RegisteredSchemas:
         registry: The schema registry.
         written: The message format.
         slices: How many readers there are of the topic at once, which share what may be looked up.
-        unreadable: How many ids of the topic the registry had no schema for before.
+        unreadable: Ids of the topic that the registry had no schema for before, which aren't looked up again.
     """
 
-    def __init__(self, registry: Registered, written: Written, slices: int = 1, unreadable: int = 0) -> None:
+    def __init__(
+        self,
+        registry: Registered,
+        written: Written,
+        slices: int = 1,
+        unreadable: frozenset[int] = frozenset(),
+    ) -> None:
         self._registry = registry
         self._part = max(1 / slices, _LEAST_PART)
         self._before = unreadable
@@ -72,9 +78,9 @@ class RegisteredSchemas:
         self._seconds, self._bytes = 0.0, 0
 
     @property
-    def unreadable(self) -> int:
-        """How many ids the registry had no schema for."""
-        return len(self._unreadable)
+    def unreadable(self) -> Set[int]:
+        """The ids that were looked up, and that the registry had no schema for."""
+        return self._unreadable
 
     @property
     def have_paths(self) -> bool:
@@ -96,7 +102,9 @@ class RegisteredSchemas:
         return known
 
     def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
-        left = (MOST_UNREADABLE - self._before) * self._part
+        if schema_id in self._before:
+            return UNKNOWN_ID
+        left = (MOST_UNREADABLE - len(self._before)) * self._part
         is_full = len(self._unreadable) >= left or self._seconds > _MOST_SECONDS * self._part
         if is_full or len(self._compiled) >= MOST_SCHEMAS * self._part or self._bytes > _MOST_BYTES:
             return NOT_LOOKED_UP

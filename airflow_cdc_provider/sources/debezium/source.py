@@ -6,7 +6,6 @@ There are no snapshots: the topics contain the rows of Debezium's own snapshot, 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -90,7 +89,7 @@ class DebeziumSource(Source):
         self._left_out: dict[str, ConfigurationError] = {}
         self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
-        self._unreadable: Counter[str] = Counter()
+        self._unreadable: dict[str, frozenset[int]] = {}
 
     @property
     def _settings(self) -> ClientSettings:
@@ -196,7 +195,8 @@ class DebeziumSource(Source):
         return to_offset({**unread, **after_loss(read, target, begins, lost)})
 
     def head(self) -> Offset:
-        """Return the current end of the partitions."""
+        """Return the current end of the partitions, to which a capture reads."""
+        self._unreadable = {}
         topics = self._require_topics()
         return to_offset(_positions(topics, self._cluster.ends(_partitions(topics))))
 
@@ -310,13 +310,10 @@ class DebeziumSource(Source):
         )
 
     def on_batch_read(self, metrics: ReadMetrics) -> bool:
-        """Count ids without schema; what they and new schemas leave bounds the next batch."""
-        found = {
-            name.removeprefix(UNREADABLE): count
-            for name, count in metrics.counts.items()
-            if name.startswith(UNREADABLE) and count
-        }
-        self._unreadable.update(found)
+        """Keep ids without schema; what they and new schemas leave bounds the next batch."""
+        found = [name.removeprefix(UNREADABLE) for name in metrics.counts if name.startswith(UNREADABLE)]
+        for number, _, topic in (name.partition(" ") for name in found):
+            self._unreadable[topic] = self._unreadable.get(topic, frozenset()) | {int(number)}
         return bool(found or metrics.counts[NEW_SCHEMAS])
 
     def _reader(self, patience: RetryTimeouts) -> SliceReader:

@@ -189,9 +189,9 @@ def _is_statement(one: Mapping[str, Any]) -> bool:
 
 
 def _subject(one: Mapping[str, Any]) -> tuple[str, str]:
-    """Return shard and first table of a statement; no table if it creates, truncates or drops some."""
-    found = next(_by_pattern(one["payload"].decode(errors="replace")), None)
-    return one["origin"], found.table if found else ""
+    """Return shard and first table of a statement; no table if it affects none, or creates one in 64 KiB."""
+    found = read_statement(one["payload"].decode(errors="replace"))
+    return one["origin"], found[0].table if found else ""
 
 
 def _unknown_text(statement: bytes) -> bytes:

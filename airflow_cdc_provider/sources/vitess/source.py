@@ -98,7 +98,7 @@ class VitessSource(Source):
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
-        self._statement_bytes: Counter[tuple[str, str]] = Counter()
+        self._statement_bytes: Counter[tuple[str, str]] | None = None
         self._keyless: frozenset[str] | None = None
         self._homes: dict[str, str] = {}
         self._offset: Position | None = None
@@ -203,7 +203,7 @@ class VitessSource(Source):
         self._records = records_of(records)
         self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
         self._histories = {}
-        self._statement_bytes = recorded_bytes(self._records)
+        self._statement_bytes = None
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
@@ -354,7 +354,10 @@ class VitessSource(Source):
                 raise lost from error
             return self.plan(start, head, limit)  # the table was dropped since
         plan = with_current_fields(plan, self._values, self._options, self._selects)
-        plan = replace(plan, records=bounded(plan.records, self._statement_bytes))
+        if plan.records:
+            if self._statement_bytes is None:
+                self._statement_bytes = recorded_bytes(self._records)
+            plan = replace(plan, records=bounded(plan.records, self._statement_bytes))
         self._offset = self._verified = Position.from_offset(plan.end)
         if plan.at_head and self._unreadable:
             self._stream.close()
