@@ -17,6 +17,7 @@ from airflow_cdc_provider.masking import masked
 
 _MAX_NAMES: Final = 10
 _MAX_PROBLEMS: Final = 10
+_MAX_CHARACTERS: Final = 1_000
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] (.*)", re.DOTALL)
 
 
@@ -163,6 +164,11 @@ def without_values(error: BaseException) -> str:
     """
     reason = next((one for one in _REASONS if one in str(error)), "")
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a key or value for a message."""
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:

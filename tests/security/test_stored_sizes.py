@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
+from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.mirror import OFFSET, MirrorState
 from airflow_cdc_provider.lake.table import Head
 from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
 from airflow_cdc_provider.sources.cassandra.schema_history import read_history
 from airflow_cdc_provider.sources.mongodb import chunks, key_ranges
+from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
 from airflow_cdc_provider.sources.mongodb.position import MOST_BYTES, StreamPosition
 from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
 from airflow_cdc_provider.sources.vitess import ddl
@@ -56,6 +58,20 @@ def test_a_copy_up_to_a_large_key_goes_up_to_the_end(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chunks, "first_id", lambda client, table, options: keys[table])
     found = {table: base64.b64decode(chunks.maximum_key(None, table, "")) for table in keys}  # type: ignore[arg-type]
     assert found == {**keys, "large": bson.encode({"_id": MaxKey()})}
+
+
+def test_a_read_after_a_large_value_is_a_full_one() -> None:
+    cursor = CursorField("at")
+    assert cursor.next_state("x" * (8 << 20), "", 1.0, full=True) == ""
+    assert json.loads(cursor.next_state("x", "", 1.0, full=True))["value"] == "x"
+
+
+def test_a_fault_of_a_record_quotes_the_beginning_of_its_key() -> None:
+    skipped = SkippedRecords(strict=False)
+    skipped.add("topic t, key " + "x" * (8 << 20), "NO-BASE")
+    (text,) = skipped.undecodable
+    assert len(text) < 1_100
+    assert text.endswith("x...: NO-BASE")
 
 
 def test_a_key_is_shown_in_few_characters() -> None:
