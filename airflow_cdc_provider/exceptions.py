@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import ClassVar, Final
 
 from airflow_cdc_provider.masking import masked
 
 _MAX_NAMES: Final = 10
 _MAX_PROBLEMS: Final = 10
+_MAX_CHARACTERS: Final = 1_000
 _CODE = re.compile(r"\[CDC-([A-Z-]+)\] (.*)", re.DOTALL)
 
 
@@ -76,23 +78,39 @@ class RecordsRejected(ConfigurationError):
         reason: The broker's reason.
         whole_topic: Whether all records of that topic are rejected.
         remedy: What the user can do.
+        partitions: The number of partitions of the topic, if it rejects all records to further ones.
+        others: Errors of other topics, rejected for the same kind of reason.
     """
 
-    def __init__(self, topic: str, reason: str, *, whole_topic: bool, remedy: str = "") -> None:
+    def __init__(
+        self,
+        topic: str,
+        reason: str,
+        *,
+        whole_topic: bool,
+        remedy: str = "",
+        partitions: int | None = None,
+        others: Sequence[RecordsRejected] = (),
+    ) -> None:
         """Build the message, without content of the records."""
         self.topic = topic
         self.reason = masked(reason)
         self.whole_topic = whole_topic
+        self.partitions = partitions
+        self.others = tuple(others)
         expected = "an existing topic with permission to write" if whole_topic else ""
         super().__init__(f"topic {topic} rejects records", expected=expected, found=reason, remedy=remedy)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by its arguments."""
-        return _rejected, (self.topic, self.reason, self.whole_topic, self.remedy)
-
-
-def _rejected(topic: str, reason: str, whole_topic: bool, remedy: str) -> RecordsRejected:
-    return RecordsRejected(topic, reason, whole_topic=whole_topic, remedy=remedy)
+        build = partial(
+            RecordsRejected,
+            whole_topic=self.whole_topic,
+            remedy=self.remedy,
+            partitions=self.partitions,
+            others=self.others,
+        )
+        return build, (self.topic, self.reason)
 
 
 def reworded(error: CdcError, message: str) -> ConfigurationError:
@@ -146,6 +164,11 @@ def without_values(error: BaseException) -> str:
     """
     reason = next((one for one in _REASONS if one in str(error)), "")
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a key or value for a message."""
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:

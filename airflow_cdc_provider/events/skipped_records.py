@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from airflow_cdc_provider.exceptions import CorruptInput, listed
+from airflow_cdc_provider.exceptions import CorruptInput, listed, shortened
 
 OPERATIONS: Final = {
     "c": "create",
@@ -44,11 +44,10 @@ class SkippedRecords:
         Raises:
             CorruptInput: The source is strict.
         """
+        text = f"{shortened(position)}: {reason}"
         if self.strict:
-            raise CorruptInput(
-                f"{position}: {reason}", remedy="set source.advanced.strict: false to skip such records"
-            )
-        self.undecodable.append(f"{position}: {reason}")
+            raise CorruptInput(text, remedy="set source.advanced.strict: false to skip such records")
+        self.undecodable.append(text)
 
     def update(self, other: SkippedRecords) -> None:
         """Add the records of a part of the input."""

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_cdc_provider.exceptions import (
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 _FENCED: Final = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING")
-_OF_RECORD: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
+UNKNOWN_PARTITION: Final = "_UNKNOWN_PARTITION"
+_OF_RECORD: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP", UNKNOWN_PARTITION)
+_NO_PARTITION: Final = "write a partition that the topic has to the outbox, or add partitions to the topic"
 WRONG_NAME: Final = "TOPIC_EXCEPTION"
 NAMES: Final = (
     "topic names have letters, digits, . _ and -, at most 249, and must not differ from another name only in "
@@ -41,7 +43,6 @@ are assigned their partitions and commit nothing: they need no group."""
 _OF_TOPIC: Final = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
-    "_UNKNOWN_PARTITION",
     WRONG_NAME,
     NOT_ALLOWED,
 )
@@ -96,9 +97,26 @@ def rejection_of(error: KafkaError, topic: str) -> RecordsRejected | None:
             "create the topic, or set publish.topics.create: true; or grant the connection's "
             f"user WRITE on topic {topic}"
         )
+    elif name == UNKNOWN_PARTITION:
+        remedy = _NO_PARTITION
     else:
         remedy = "increase max.message.bytes of the topic and message.max.bytes in publish.kafka.producer"
     return RecordsRejected(topic, f"{name}: {error.str()}", whole_topic=name in _OF_TOPIC, remedy=remedy)
+
+
+def no_partition(topic: str, partition: int, partitions: int) -> RecordsRejected:
+    """Return the error of records for partitions that a topic doesn't have."""
+    found = f"{UNKNOWN_PARTITION}: partition {partition} of {partitions}"
+    return RecordsRejected(topic, found, whole_topic=False, remedy=_NO_PARTITION, partitions=partitions)
+
+
+def rejection_of_all(found: Sequence[CdcError]) -> CdcError:
+    """Return one error for all topics that are rejected; another error takes precedence."""
+    rejected = [one for one in found if isinstance(one, RecordsRejected)]
+    if len(rejected) < len(found):
+        return next(one for one in found if not isinstance(one, RecordsRejected))
+    rejected[0].others = tuple(rejected[1:])
+    return rejected[0]
 
 
 def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, right: str = "") -> CdcError:
@@ -123,7 +141,7 @@ def error_of(error: KafkaError, doing: str, last: KafkaError | None = None, *, r
         )
     if last is not None and last.name() in _OF_SETTINGS and name not in _OF_SETTINGS:
         name, text = last.name(), f"{last.name()}: {last.str()}"
-    if name in _OF_SETTINGS or name in _OF_TOPIC:
+    if name in _OF_SETTINGS or name in _OF_TOPIC or name == UNKNOWN_PARTITION:
         remedy = "correct the Kafka connection, its permissions or the setting"
         if right and name in _RIGHT_MISSING:
             remedy = f"grant the connection's user {right}"

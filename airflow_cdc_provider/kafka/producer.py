@@ -78,6 +78,7 @@ class RecordProducer:
         self._sending_to: tuple[str, ...] = ()
         self._known: set[str] = set()
         self._missing: set[str] = set()
+        self._partitions: dict[str, int] = {}
         self._call_seconds = max(1.0, min(60.0, settings.retry_timeout_seconds))
         self._client = self._new_client()
 
@@ -120,6 +121,7 @@ class RecordProducer:
             self._renew()
         self._failed.clear()
         self._require_topics(records)
+        self._require_partitions(records)
         self._sending_to += (self._positions.topic,)
         if self._transactional:
             self._call(self._client.begin_transaction, "beginning a transaction")
@@ -308,32 +310,53 @@ class RecordProducer:
 
         The client would wait for them as long as for a broker.
         """
-        from confluent_kafka import KafkaException
-
         named = dict.fromkeys(topic for batch in records for topic in pc.unique(batch["topic"]).to_pylist())
         self._sending_to = tuple(named)
         new = [topic for topic in named if topic not in self._known]
         if new and self._topics is not None:
             self._topics.create_missing(new)
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        failures: list[CdcError] = []
         for topic in new:
-            # A topic that was not created in time once isn't waited for again.
-            deadline = time.monotonic() + (0.0 if topic in self._missing else _TOPIC_SECONDS)
-            while topic not in self._known:
-                try:
-                    failure = self._client.list_topics(topic, self._call_seconds).topics[topic].error
-                except KafkaException as error:
-                    raise errors.error_of(
-                        error.args[0], f"describing topic {topic}", self._last.error
-                    ) from None
-                if failure is None:
-                    self._known.add(topic)
-                elif time.monotonic() > deadline or failure.name() not in _NOT_YET:
+            while (failure := self._described(topic).error) is not None:
+                # A topic that was not created in time once isn't waited for again.
+                is_late = topic in self._missing or time.monotonic() > deadline
+                if is_late or failure.name() not in _NOT_YET:
                     self._missing.add(topic)
-                    raise errors.rejection_of(failure, topic) or errors.error_of(
-                        failure, f"describing topic {topic}"
-                    )
-                else:
-                    time.sleep(0.2)
+                    found = errors.rejection_of(failure, topic)
+                    failures.append(found or errors.error_of(failure, f"describing topic {topic}"))
+                    break
+                time.sleep(0.2)
+            else:
+                self._known.add(topic)
+        if failures:
+            raise errors.rejection_of_all(failures)
+
+    def _described(self, topic: str) -> Any:
+        """Return the metadata of a topic."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._client.list_topics(topic, self._call_seconds).topics[topic]
+        except KafkaException as error:
+            raise errors.error_of(error.args[0], f"describing topic {topic}", self._last.error) from None
+
+    def _require_partitions(self, records: Sequence[pa.RecordBatch]) -> None:
+        """Refuse records for partitions that their topics don't have, all of a topic at once."""
+        chosen = [batch.select(["topic", "partition"]) for batch in records]
+        chosen = [batch for batch in chosen if batch["partition"].null_count < batch.num_rows]
+        if not chosen:
+            return
+        largest = pa.Table.from_batches(chosen).group_by("topic").aggregate([("partition", "max")])
+        failures = []
+        for topic, partition in zip(*(column.to_pylist() for column in largest.columns), strict=True):
+            if partition is None or partition < self._partitions.get(topic, 0):
+                continue
+            count = self._partitions[topic] = len(self._described(topic).partitions)
+            if partition >= count:
+                failures.append(errors.no_partition(topic, partition, count))
+        if failures:
+            raise errors.rejection_of_all(failures)
 
     def _call(self, function: Callable[..., Any], doing: str) -> None:
         """Call the coordinator, and retry while its error is retriable."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, RecordsRejected
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, RecordsRejected, listed
 from airflow_cdc_provider.kafka import errors
 from airflow_cdc_provider.kafka.settings import ClientSettings, Setting
 from airflow_cdc_provider.logs import logger
@@ -21,6 +21,8 @@ from airflow_cdc_provider.patterns import matches
 
 log = logger(__name__)
 
+MOST_NAMED_BY_ROWS: Final = 1_000
+"""Most topics with one beginning, if values of rows name topics."""
 _CALL_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 5.0
 """Extra timeout on top of the client's own, so that the client's error with its reason comes first."""
@@ -154,6 +156,8 @@ class TopicCreator:
         settings: Client settings.
         rules: In the order of their precedence; at least one.
         build: Builds the client; librdkafka's admin client by default.
+        beginnings: If rows name topics: how names begin; at most :data:`MOST_NAMED_BY_ROWS` topics begin so.
+            Topics of other names count together with all of the cluster. None if rows name no topics.
     """
 
     def __init__(
@@ -161,9 +165,11 @@ class TopicCreator:
         settings: ClientSettings,
         rules: Sequence[TopicRule],
         build: Callable[[dict[str, Any]], Any] | None = None,
+        beginnings: Sequence[str] | None = None,
     ) -> None:
         self._settings = settings
         self._rules = rules
+        self._beginnings = beginnings
         self._build = build
         self._last = errors.LastError()
         self._seconds = max(1.0, min(_CALL_SECONDS, settings.retry_timeout_seconds))
@@ -176,21 +182,58 @@ class TopicCreator:
             The names of the topics that were created.
 
         Raises:
-            RecordsRejected: A topic is missing without permission to describe or create it, or its name is
-                invalid.
+            RecordsRejected: A topic is missing without permission to describe or create it, its name is
+                invalid, or rows have named too many. Of several, after all others were created.
             ConfigurationError: Its rule or a login is invalid.
             BrokersUnavailable: The brokers don't answer.
         """
         names = sorted(set(required))
         if "" in names:  # which the client reports as a programming error
             raise RecordsRejected("", "a topic without a name", whole_topic=True, remedy=errors.NAMES)
-        found = self._describe(names)
-        planned = plan(names, found, self._rules)
+        failures: list[CdcError] = []
+        found = self._describe(names, failures)
+        refused = {one.topic for one in failures if isinstance(one, RecordsRejected)}
+        planned = plan([name for name in names if name not in refused], found, self._rules)
         for text in planned.differences:
             _warn_once(text)
-        created = self._create(planned.missing)
+        created = self._create(self._few_enough(planned.missing, failures), failures)
         if created:
-            log.info("created topics: %s", ", ".join(created))
+            log.info("created topics: %s", listed(created))
+        if failures:
+            raise errors.rejection_of_all(failures)
+        return created
+
+    def _few_enough(
+        self, missing: Mapping[str, TopicRule], failures: list[CdcError]
+    ) -> Mapping[str, TopicRule]:
+        """Return the missing topics that may be created if rows name topics."""
+        if not missing or self._beginnings is None:
+            return missing
+        from confluent_kafka import KafkaException
+
+        try:
+            existing = self._client.list_topics(timeout=self._seconds).topics
+        except KafkaException as error:
+            raise errors.error_of(error.args[0], "listing topics", self._last.error) from None
+        left = {
+            start: MOST_NAMED_BY_ROWS - sum(name.startswith(start) for name in existing)
+            for start in (*self._beginnings, "")
+        }
+        created = {}
+        for topic, rule in missing.items():
+            start = next((one for one in self._beginnings if topic.startswith(one)), "")
+            left[start] -= 1
+            if left[start] >= 0:
+                created[topic] = rule
+                continue
+            failures.append(
+                RecordsRejected(
+                    topic,
+                    f"a missing topic, and {MOST_NAMED_BY_ROWS:,} topics begin with {start!r}",
+                    whole_topic=True,
+                    remedy="create it, if rows of the outbox are to name further topics",
+                )
+            )
         return created
 
     @property
@@ -201,7 +244,7 @@ class TopicCreator:
             self._opened = errors.client_of(self._build or AdminClient, self._settings.of_admin(), self._last)
         return self._opened
 
-    def _describe(self, names: Sequence[str]) -> dict[str, TopicFound]:
+    def _describe(self, names: Sequence[str], failures: list[CdcError]) -> dict[str, TopicFound]:
         """Describe topics by name; unlike a producer's request, this one never creates them."""
         from confluent_kafka import TopicCollection
 
@@ -210,7 +253,11 @@ class TopicCreator:
         futures = self._client.describe_topics(TopicCollection(list(names)), request_timeout=self._seconds)
         found: dict[str, TopicFound] = {}
         for topic, future in futures.items():
-            described = self._result(future, f"describing topic {topic}", topic, ignored=errors.NOT_THERE)
+            try:
+                described = self._result(future, f"describing topic {topic}", topic, ignored=errors.NOT_THERE)
+            except RecordsRejected as error:
+                failures.append(error)
+                continue
             if described is not None:
                 partitions = described.partitions
                 replicas = len(partitions[0].replicas) if partitions else 0
@@ -235,7 +282,7 @@ class TopicCreator:
                 settings[resource.name] = {name: str(entry.value) for name, entry in values.items()}
         return settings
 
-    def _create(self, missing: Mapping[str, TopicRule]) -> tuple[str, ...]:
+    def _create(self, missing: Mapping[str, TopicRule], failures: list[CdcError]) -> tuple[str, ...]:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 
@@ -246,7 +293,6 @@ class TopicCreator:
             for topic, rule in missing.items()
         ]
         created: list[str] = []
-        failures: list[CdcError] = []
         for topic, future in self._client.create_topics(new, request_timeout=self._seconds).items():
             try:
                 future.result(self._seconds + _GRACE_SECONDS)
@@ -255,8 +301,6 @@ class TopicCreator:
                     failures.append(self._creation_error(topic, missing[topic], error.args[0]))
                 continue
             created.append(topic)
-        if failures:
-            raise failures[0]
         return tuple(created)
 
     def _creation_error(self, topic: str, rule: TopicRule, error: Any) -> CdcError:

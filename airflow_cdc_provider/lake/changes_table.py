@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import ConfigurationError, OffsetMissing
-from airflow_cdc_provider.lake.layout import CHANGES
+from airflow_cdc_provider.lake.layout import CHANGES, MOST_OFFSET_CHARACTERS
 from airflow_cdc_provider.lake.table import Head, MaintenanceReport
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ COMMITTED_AT = "cdc.committed_at"
 LASTING: Final = (record.SCHEMA, record.QUARANTINE)
 """Kinds that are kept when their batches expire: schemas, and records that could not be decoded so far."""
 
-_OFFSET_PROPERTY_BYTES = 8192
 _SPARK_TYPES = "batch bigint, " + record.SPARK_DDL
 
 
@@ -238,7 +237,7 @@ class ChangesTable:
             )
             frame = changes.sortWithinPartitions("source_table").union(frame)
         properties = {BATCH: str(batch), COMMITTED_AT: str(now.timestamp())}
-        if len(text) <= _OFFSET_PROPERTY_BYTES:
+        if len(text) <= MOST_OFFSET_CHARACTERS:
             properties[OFFSET] = text
         head = self.table.commit(state.head, append=frame, delete=delete, properties=properties)
         appended = head.added_rows - 1  # the offset is a row of its own

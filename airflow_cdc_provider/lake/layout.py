@@ -73,6 +73,8 @@ DEAD_LETTERS: Final = Layout("dead_letters", 2)
 NOTIFICATIONS: Final = Layout("notifications", 2)
 PUBLISHED: Final = Layout("published", 2)
 
+MOST_OFFSET_CHARACTERS: Final = 8192
+"""Longest offset in the properties of a commit, which metadata has once for each retained snapshot."""
 TOMBSTONES_SUFFIX: Final = "__tombstones"
 """What follows a mirror's name in that of its tombstone table."""
 STATIC_COLUMNS_SUFFIX: Final = "__static_columns"

@@ -37,6 +37,7 @@ from airflow_cdc_provider.changes.static_columns import StaticColumns
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.layout import (
     MIRROR,
+    MOST_OFFSET_CHARACTERS,
     STATIC_COLUMNS,
     STATIC_COLUMNS_SUFFIX,
     TOMBSTONES,
@@ -129,7 +130,8 @@ class MirrorState:
         snapshot_started_us: Start of a replacing snapshot that was merged, by the source's clock in us: rows
             not read since then must be read again too. 0 for none.
         rows: Number of rows in the mirror; None after a fence removed some, so that they must be counted.
-        offset: The source's offset up to which all changes were merged, None before the first merge.
+        offset: The source's offset up to which all changes were merged; None before the first merge, and if
+            it is too large for the properties of a commit.
         static_columns: State of its static columns table, None if it has none.
         static_columns_commit: Id of the commit of its static columns table that belongs to this one.
         owner: :attr:`Mirror.owner`.
@@ -181,8 +183,9 @@ class MirrorState:
             found[SNAPSHOT_STARTED] = str(self.snapshot_started_us)
         if self.rows is not None:
             found[ROWS] = str(self.rows)
-        if self.offset is not None:
-            found[OFFSET] = json.dumps(self.offset, sort_keys=True)
+        offset = json.dumps(self.offset, sort_keys=True)
+        if self.offset is not None and len(offset) <= MOST_OFFSET_CHARACTERS:
+            found[OFFSET] = offset
         if self.static_columns_commit:
             found[STATIC_COLUMNS_COMMIT] = self.static_columns_commit
         if self.owner:

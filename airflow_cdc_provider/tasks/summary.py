@@ -13,6 +13,7 @@ from airflow_cdc_provider.jobs.spec import JobResult, SnapshotResult
 from airflow_cdc_provider.tasks.state import table_numbers
 
 _LARGEST_OFFSET_CHARACTERS: Final = 32_000
+_LONGEST_TEXT: Final = 8_000
 MAX_XCOM_ITEMS: Final = 400
 """The maximum number of nodes and of tables in XCom."""
 _DIFFERENT: Final = "DIFFERENT"
@@ -43,11 +44,13 @@ def summary(connector: Connector, stage: str, result: JobResult) -> dict[str, An
 
 
 def _short(metrics: Mapping[str, Metrics]) -> dict[str, dict[str, Any]]:
-    """Return metrics with long lists and mappings truncated."""
+    """Return metrics with long texts, lists and mappings truncated."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(list(value.items())[:MAX_XCOM_ITEMS])
+        if isinstance(value, str):
+            return value[:_LONGEST_TEXT]
         return value[:MAX_XCOM_ITEMS] if isinstance(value, list) else value
 
     return {context: {name: cut(value) for name, value in of.items()} for context, of in metrics.items()}

@@ -19,15 +19,18 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.contract import ReadMetrics
-from airflow_cdc_provider.sources.debezium.converters import FramedConverter
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.debezium.capture import plan_batch
+from airflow_cdc_provider.sources.debezium.converters import UNKNOWN_ID, FramedConverter
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
+from airflow_cdc_provider.sources.debezium.position import PartitionPosition
 from airflow_cdc_provider.sources.debezium.quarantine import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted
 from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
 from airflow_cdc_provider.sources.debezium.records import Feed
 from airflow_cdc_provider.sources.debezium.registered import MOST_UNREADABLE, RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.schema_history import MOST_COLUMNS, TableRows, owners
+from airflow_cdc_provider.sources.debezium.source import DebeziumSource
 from tests.bounded import bounded
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
 from tests.unit.sources.debezium.debezium_messages import (
@@ -202,6 +205,73 @@ def test_schemas_of_a_table_and_of_a_topic_are_bounded() -> None:
     tables = sum(many.add(("t", f"db.{one}", ""), 0) for one in range(100_000))
     assert tables < 20_000, "a record takes more than its schema"
     assert many.add(("u", "db.1", ""), 0), "another topic has its own bound"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 600), st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_schemas_are_bounded_over_all_slices_and_batches(
+    slices: int, schemas: int, tables: int, same: bool
+) -> None:
+    """Every slice gets as many schemas as it takes, in each of the batches of a backlog."""
+    recorded: Counter[RecordedSchema] = Counter()
+    at_once = 0
+    for batch in range(4):
+        known = dict(recorded)
+        for number in range(min(slices, 12)):
+            seen = RecordedSchemas(known, slices)
+            own = "" if same else f"{batch} {number} "
+            for n in range(schemas):
+                name = ("t", f"table{n % tables}", f"{own}{n}")
+                recorded[name] += 100_000 if name not in seen and seen.add(name, 100_000) else 0
+            assert seen.added <= max((16 << 20) // slices, 1 << 18)
+        at_once = max(at_once, sum(recorded.values()) - sum(known.values()))
+    assert at_once <= max(16 << 20, 12 << 18)
+    assert sum(recorded.values()) <= (64 << 20) + at_once
+
+
+def test_a_batch_knows_the_schemas_and_lookups_of_earlier_ones() -> None:
+    declared = {"topics": ".*", "value_converter": "avro", "registry": {"url": "http://r"}}
+    connection = {"extra": {"bootstrap.servers": "localhost:1"}}
+    source = DebeziumSource(parse(DebeziumOptions, declared, "source"), connection, everything)
+    registry = CountingRegistry()
+    metrics = ReadMetrics()
+    for batch in range(5):
+        reader = replace(source.reader(), registry=registry)
+        metrics = ReadMetrics()
+        for partition in range(50):
+            first = 1000 * (1 + 50 * batch + partition)
+            script = [[FakeMessage(n, head(first + n) + b"x") for n in range(1, 31)], [end_at(31)]]
+            part = TopicSlice(MessageRange("a.b.c", partition, 1, 31), 0, 50, "b.c", 0, slices=50)
+            own = replace(reader, build=FakeConsumer(script))
+            assert codes(pa.Table.from_batches(own.read([part], metrics))) == {"UNKNOWN-SCHEMA": 30}
+        assert source.on_batch_read(metrics) == (batch == 0)
+    assert registry.requested.total() == 50 * MOST_UNREADABLE // 10
+
+    source._unreadable = {}
+    for _ in range(3):
+        metrics = ReadMetrics()
+        for partition in range(50):
+            script = [[FakeMessage(1, head(5) + b"x"), FakeMessage(2, avro_row(1))], [end_at(3)]]
+            part = TopicSlice(MessageRange("a.b.c", partition, 1, 3), 0, 50, "b.c", 0, slices=50)
+            own = replace(source.reader(), registry=registry, build=FakeConsumer(script))
+            found = codes(pa.Table.from_batches(own.read([part], metrics)))
+            assert (found["UNKNOWN-SCHEMA"], found["change"]) == (1, 1), "one id in all slices costs little"
+        source.on_batch_read(metrics)
+    assert registry.requested[5] == 50, "it isn't looked up again"
+    _, other = replace(source.reader(), registry=registry).converters("other")
+    assert isinstance(other, FramedConverter)
+    assert other.schemas.compiled(5) == UNKNOWN_ID, "another topic has its own"
+
+
+def test_a_plan_says_how_many_slices_share_a_topic() -> None:
+    target = {
+        f"{topic}/{n}": PartitionPosition(2, 0, "")
+        for topic, count in (("a", 600), ("b", 1))
+        for n in range(count)
+    }
+    options = parse(DebeziumOptions, {"topics": ".*"}, "source")
+    plan = plan_batch({}, target, dict.fromkeys(target, 0), options, ReadLimit())
+    assert Counter((one.range.topic, one.slices) for one in plan.partitions) == {("a", 600): 600, ("b", 1): 1}
 
 
 def test_columns_of_schemas_are_bounded_and_the_rest_is_kept() -> None:

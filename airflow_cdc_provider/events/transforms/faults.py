@@ -32,6 +32,7 @@ from airflow_cdc_provider.exceptions import (
     CorruptInput,
     SchemaRejected,
     reworded,
+    shortened,
     without_values,
 )
 from airflow_cdc_provider.logs import logger
@@ -203,7 +204,9 @@ def _error_of(bad: pa.RecordBatch, error: CdcError) -> ConfigurationError:
     where = ""
     if bad.num_rows:
         key = bad["key"].cast(pa.large_binary())[0].as_py()
-        where = f", in the record of topic {bad['topic'][0]}" + (f" with key {key.decode()}" if key else "")
+        where = f", in the record of topic {bad['topic'][0]}" + (
+            f" with key {shortened(key.decode())}" if key else ""
+        )
     return reworded(error, f"{error.message}{where}")
 
 

@@ -6,6 +6,7 @@ snapshot rows) are events: deletes clean up the outbox, updates are not expected
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,6 +66,11 @@ def topic_of(options: OutboxOptions, value: str) -> str:
     """Return the topic of rows with a value to route by."""
     new = replaced(options.topic_regex, options.topic_replacement, value)
     return topic_name(value if new is None else new)
+
+
+def topics_begin(options: OutboxOptions) -> str:
+    """Return the beginning of all topics of rows whose value to route by matches."""
+    return topic_name(re.split(r"[$\\]", options.topic_replacement)[0])
 
 
 def route(

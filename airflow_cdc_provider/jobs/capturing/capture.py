@@ -223,7 +223,9 @@ class _Batches:
         seconds = time.monotonic() - began
         self.commit_seconds += seconds
         of_batch = self.metrics.value.since(before)
-        self._source.on_batch_read(of_batch)
+        if self._source.on_batch_read(of_batch):
+            learn_schema(self._source, self._stores.changes, state.batch)
+            self._reader = self._source.reader()
         self.committed += 1
         log.info(
             "%s: batch %d, %d changes, %d so far, %.1f s; planned %.3f s, committed %.3f s%s",

@@ -215,19 +215,19 @@ class BatchPublisher:
             if self.quarantine is None or not len(numbers):
                 raise
             table = pa.Table.from_batches(records).combine_chunks()
-            refused = pc.equal(table["topic"], refusal.topic)
-            if not pc.any(refused).as_py() or (refusal.whole_topic and not self.passes_topics):
+            refusals = (refusal, *refusal.others)
+            reasons = _reasons(table, refusals)
+            if reasons.null_count == len(reasons) or (refusal.whole_topic and not self.passes_topics):
                 raise
-            if not refusal.whole_topic and len(numbers) > 1:
+            if not refusal.whole_topic and refusal.partitions is None and len(numbers) > 1:
                 half = len(numbers) // 2
                 middle = replace(start, records=int(numbers[half]), form=after.form, now_ns=after.now_ns)
                 self._send_some(table.slice(0, half).to_batches(), numbers[:half], start, middle)
                 self._send_some(table.slice(half).to_batches(), numbers[half:], middle, after)
                 return
-            if refusal.whole_topic:
-                self.refused[refusal.topic] = str(refusal)
-                self._closed.add(refusal.topic)
-            reasons = pc.if_else(refused, str(refusal), pa.scalar(None, pa.utf8()))
+            closed = {one.topic: str(one) for one in refusals if one.whole_topic}
+            self.refused |= closed
+            self._closed |= closed.keys()
             records, numbers = self._without_dead_letters(table, reasons, numbers, start.batch)
             self._send_some(records, numbers, start, after)
             return
@@ -320,6 +320,15 @@ def require_matching(position: PublishPosition, form: str, through: int) -> None
             remedy="publish once with the old options; or send the batch again in the new form, some of "
             f"its records a second time, by: airflow cdc offsets publish-from --batch {position.batch}",
         )
+
+
+def _reasons(table: pa.Table, refusals: Sequence[RecordsRejected]) -> pa.ChunkedArray:
+    """Return why records are refused; null for records that none of the errors is about."""
+    number = pc.index_in(table["topic"], pa.array([one.topic for one in refusals], table["topic"].type))
+    reasons = pc.take(pa.array([str(one) for one in refusals]), number)
+    first = pc.take(pa.array([-1 if one.partitions is None else one.partitions for one in refusals]), number)
+    refused = pc.greater_equal(table["partition"].fill_null(-1), first)
+    return pc.if_else(refused, reasons, pa.scalar(None, pa.utf8()))
 
 
 def _count(records: Sequence[pa.RecordBatch]) -> int:

@@ -8,7 +8,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Protocol, TypeVar
+from itertools import chain, islice
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.connector import Connector
@@ -24,6 +25,8 @@ from airflow_cdc_provider.lake.changes_table import ChangesTable
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.options import to_plain
 from airflow_cdc_provider.sources.contract import Source
+
+_MOST_REFUSED: Final = 400
 
 
 @dataclass
@@ -203,8 +206,8 @@ class Publication(Generic[OriginT]):
 
     @property
     def refused(self) -> dict[str, str]:
-        """By topic whose records, or their schemas, are refused, the error."""
-        return {topic: reason for one in self.tries for topic, reason in one.refused.items()}
+        """By topic whose records, or their schemas, are refused, the error; of many, only some."""
+        return dict(islice(chain.from_iterable(one.refused.items() for one in self.tries), _MOST_REFUSED))
 
     @property
     def position(self) -> PublishPosition:

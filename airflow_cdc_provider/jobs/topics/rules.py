@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.events.transforms.outbox import topics_begin
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
@@ -66,7 +67,12 @@ def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
 
 def topic_maker(connector: Connector, settings: ClientSettings) -> TopicCreator | None:
     """Return the creator of missing topics; None to leave that to brokers or operators."""
-    return TopicCreator(settings, topic_rules(connector)) if connector.publish.topics.create else None
+    if not connector.publish.topics.create:
+        return None
+    beginnings = None
+    if connector.publish.outbox.enabled:
+        beginnings = (f"{connector.topic_prefix}.", topics_begin(connector.publish.outbox))
+    return TopicCreator(settings, topic_rules(connector), beginnings=beginnings)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,12 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def read_segments(
-    part: SegmentSlice, tables: LogTables, counts: ReadCounts | None = None, *, keys: Keys | None = None
+    part: SegmentSlice,
+    tables: LogTables,
+    counts: ReadCounts | None = None,
+    *,
+    keys: Keys | None = None,
+    full: frozenset[bytes] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read one partition of a plan.
 
@@ -38,6 +43,7 @@ def read_segments(
         tables: The known tables.
         counts: Incremented by this read, if given; the counts are logged in any case.
         keys: Keys of encrypted segments.
+        full: As for :class:`~.records.SegmentRecords`.
 
     Yields:
         Batches of ``CHANGE_SCHEMA``; rows of one kind are in the order of the log.
@@ -49,7 +55,9 @@ def read_segments(
         SchemaUnknown: A table or column is unknown and the slice is strict.
         ConfigurationError: The key of the segment is missing, or its compression is unknown.
     """
-    reader = SegmentRecords(part.origin, part.descriptor.segment, tables, part.strict, counts or ReadCounts())
+    reader = SegmentRecords(
+        part.origin, part.descriptor.segment, tables, part.strict, counts or ReadCounts(), full
+    )
     yield from reader.damage(part.damage)
     plain: list[bytes] = []
     positions: list[int] = []
@@ -88,14 +96,16 @@ class SegmentReader(Reader):
     Args:
         tables: The known tables, once for all partitions.
         keys: Keys of encrypted segments.
+        full: As for :class:`~.records.SegmentRecords`.
     """
 
     tables: LogTables
     keys: Keys | None = None
+    full: frozenset[bytes] | None = None
 
     def read(self, parts: Iterable[SegmentSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
         """Read slices, and count the updates of tables that are not captured: see :class:`ReadCounts`."""
         for part in parts:
             counts = ReadCounts()
-            yield from read_segments(part, self.tables, counts, keys=self.keys)
+            yield from read_segments(part, self.tables, counts, keys=self.keys, full=self.full)
             metrics.skipped.update({(part.origin, why): count for why, count in counts.skipped.items()})

@@ -87,7 +87,7 @@ class ReadCounts:
     Args:
         entries: Valid entries.
         changes: Updates of selected tables, including dropped ones.
-        skipped: Updates of other tables, by reason: ``unselected``, ``view``, ``counter``, ``system``.
+        skipped: Skipped updates, by reason: ``unselected``, ``view``, ``counter``, ``system``, ``schema``.
         truncations: Truncations of selected tables.
         schema_changes: Updates of ``system_schema`` that concern users' keyspaces.
         quarantined: Quarantined mutations.
@@ -103,6 +103,7 @@ class ReadCounts:
     damaged: int = 0
 
 
+_MOST_SCHEMA_BYTES: Final = 1 << 20
 _SKIPPED: Final = {
     roles.UNSELECTED: "unselected",
     roles.VIEW: "view",
@@ -113,13 +114,22 @@ _SKIPPED: Final = {
 
 @dataclass
 class SegmentRecords:
-    """Builds records from the contents of one segment."""
+    """Builds records from the contents of one segment.
+
+    The schema that a run reads from the source replaces schema updates that are skipped.
+
+    Args:
+        full: Keyspaces whose schema updates are skipped, and those above 1 MiB of one segment; None for no
+            limit.
+    """
 
     origin: str
     segment: int
     tables: LogTables
     strict: bool
     counts: ReadCounts
+    full: frozenset[bytes] | None = None
+    schema_bytes: int = 0
 
     def read(
         self, plain: Sequence[bytes], positions: Sequence[int], version: int, after: int
@@ -273,6 +283,13 @@ class SegmentRecords:
             if keyspace.decode(errors="replace") in SYSTEM_KEYSPACES:
                 self.counts.skipped["system"] = self.counts.skipped.get("system", 0) + 1
                 continue
+            size = int(line[STOP] - line[BEGIN])
+            if self.full is not None and (
+                keyspace in self.full or self.schema_bytes + size > _MOST_SCHEMA_BYTES
+            ):
+                self.counts.skipped["schema"] = self.counts.skipped.get("schema", 0) + 1
+                continue
+            self.schema_bytes += size
             self.counts.schema_changes += 1
             position = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
             yield {

@@ -49,6 +49,10 @@ log = logger(__name__)
 _TABLE_ID: Final = re.compile("[0-9a-f]{32}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+MOST_RECORDED_BYTES: Final = 32 << 20
+"""Recorded updates of the schema of a keyspace, of all nodes."""
+_RECORD_BYTES: Final = 1_000
+"""What a record takes beyond its payload."""
 _READ: Final = ("tables", "views", "columns", "dropped_columns", "types")
 _NEEDED: Final = {
     "tables": ("keyspace_name", "table_name", "id", "flags", "cdc"),
@@ -91,10 +95,12 @@ class SchemaHistory:
     Args:
         versions: The versions, ordered by their statements.
         observed: By keyspace, the serialized schema that was last read from the source.
+        full: Keyspaces with so many recorded updates that no further ones are.
     """
 
     versions: tuple[SchemaVersion, ...] = ()
     observed: Mapping[str, bytes] = field(default_factory=dict)
+    full: frozenset[bytes] = frozenset()
 
     @cached_property
     def by_id(self) -> dict[str, TableSchema]:
@@ -183,7 +189,17 @@ def read_history(records: pa.Table) -> SchemaHistory:
     for at_us in sorted(steps):
         # A statement that overwrites a row deletes the old one a microsecond before (deletePrevious).
         replay.step(at_us, steps[at_us], complete=at_us + 1 not in steps)
-    return SchemaHistory(tuple(replay.versions), replay.observed)
+    return SchemaHistory(tuple(replay.versions), replay.observed, _full(records))
+
+
+def _full(records: pa.Table) -> frozenset[bytes]:
+    """Return the keyspaces with too many recorded updates: each run's driver reads all of them."""
+    updates = records.filter(pc.not_equal(pc.binary_slice(records["payload"], 0, 1), bytes([OBSERVED_TAG])))
+    sizes = pc.add(pc.binary_length(updates["payload"]).cast(pa.int64()), _RECORD_BYTES)
+    of_keyspace = (
+        pa.table({"key": updates["key"], "size": sizes}).group_by("key").aggregate([("size", "sum")])
+    )
+    return frozenset(one["key"] for one in of_keyspace.to_pylist() if one["size_sum"] > MOST_RECORDED_BYTES)
 
 
 def observed(

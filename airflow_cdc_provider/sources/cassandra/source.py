@@ -215,7 +215,7 @@ class CassandraSource(Source):
 
     def reader(self) -> SegmentReader:
         """Return the reader of segments; it carries the tables and the keys."""
-        return SegmentReader(self._log_tables(), self._keys)
+        return SegmentReader(self._log_tables(), self._keys, self._history.full)
 
     def learn(self, records: pa.Table) -> None:
         """Replay the schema history; offline, the tables that it adds become part of the schema."""

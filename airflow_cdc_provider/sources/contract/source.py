@@ -310,7 +310,10 @@ class Source(ABC):
 
     @abstractmethod
     def reader(self) -> Reader:
-        """Return the reader of partitions. Called once per capture, before the first plan."""
+        """Return the reader of partitions.
+
+        Called once per capture, before the first plan, and after a batch if :meth:`on_batch_read` says so.
+        """
 
     def left_out(self) -> Mapping[str, CdcError]:
         """Return the tables that the last plan left out, with the reason. Default: none.
@@ -319,9 +322,14 @@ class Source(ABC):
         """
         return {}
 
-    def on_batch_read(self, metrics: ReadMetrics) -> None:
-        """Adapt the next batch to the metrics of the last one, which is committed. Default: nothing."""
+    def on_batch_read(self, metrics: ReadMetrics) -> bool:
+        """Adapt the next batch to the metrics of the last one, which is committed. Default: nothing.
+
+        Returns:
+            Whether the next batch needs another :meth:`reader`, which knows the schemas of this one.
+        """
         del metrics
+        return False
 
     # Re-reads.
 

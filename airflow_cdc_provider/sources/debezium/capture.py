@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -136,7 +137,7 @@ def _slices(
         counts[topic] = counts.get(topic, 0) + 1
     each = max(options.advanced.slice_messages, -(-sum(shares.values()) // tasks))
     by_topic = options.tables_from == "topic"
-    slices = []
+    slices: list[TopicSlice] = []
     for origin, count in shares.items():
         topic, partition = partition_of(origin)
         table = table_of(topic) if by_topic else ""
@@ -144,7 +145,8 @@ def _slices(
         for begin in range(first, first + count, each):
             part = MessageRange(topic, partition, begin, min(begin + each, first + count))
             slices.append(TopicSlice(part, positions[origin].epoch, counts[topic], table, now_us))
-    return slices
+    of_topic = Counter(one.range.topic for one in slices)
+    return [replace(one, slices=of_topic[one.range.topic]) for one in slices]
 
 
 @dataclass(frozen=True)

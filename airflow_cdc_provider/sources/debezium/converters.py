@@ -9,7 +9,7 @@ All later stages read JSON and Kafka Connect schemas. Messages with a schema id 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -163,6 +163,10 @@ class Compiled:
 
 class Schemas(Protocol):
     """Compiled schemas by id."""
+
+    @property
+    def unreadable(self) -> Set[int]:
+        """The ids that were looked up, and that the registry had no schema for."""
 
     @property
     def have_paths(self) -> bool:

@@ -46,6 +46,7 @@ log = logger(__name__)
 
 UNKNOWN_SCHEMA: Final = "UNKNOWN-SCHEMA"
 """Code of the reason for which records are retried."""
+_MANY_TASKS: Final = 1000
 _GIVEN_UP: Final = (
     "SCHEMA-GIVEN-UP: no schema was found within lake.tombstone_retention_seconds; no further retries"
 )
@@ -79,12 +80,11 @@ class UnknownSchemaReader:
         retried = retried.append_column("epoch", pc.binary_slice(retried["position"], 0, 4))
         retried = retried.sort_by([("origin", "ascending"), ("position", "ascending")]).combine_chunks()
         of_epochs = retried.group_by(["origin", "epoch"], use_threads=False).aggregate([([], "count_all")])
-        seen = RecordedSchemas(self.reader.known)
         first = 0
         for count in of_epochs["count_all"].to_pylist():
             of_epoch = retried.slice(first, count).to_batches()[0]
             first += count
-            for decoded in self._read(of_epoch, seen):
+            for decoded in self._read(of_epoch, self._seen):
                 yield self._give_up_old(_with_capture_times(decoded, of_epoch))
 
     def _give_up_old(self, decoded: pa.RecordBatch) -> pa.RecordBatch:
@@ -100,6 +100,11 @@ class UnknownSchemaReader:
         return decoded.set_column(decoded.schema.get_field_index(name), decoded.schema.field(name), reasons)
 
     @cached_property
+    def _seen(self) -> RecordedSchemas:
+        """What is recorded, and what this task adds, which is one of many."""
+        return RecordedSchemas(self.reader.known, _MANY_TASKS)
+
+    @cached_property
     def _task_reader(self) -> SliceReader:
         """The reader for all records of this task."""
         reader = self.reader
@@ -113,7 +118,7 @@ class UnknownSchemaReader:
 
         Each topic has its own, because the lookups of each are bounded.
         """
-        return lru_cache(maxsize=None)(lambda topic: self._task_reader.converters())
+        return lru_cache(maxsize=None)(self._task_reader.converters)
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the state of a task: the next one queries the registry again."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PORTION_BYTES: Final = 32 << 20
 _PORTION_MESSAGES: Final = 10_000
+NEW_SCHEMAS: Final = "schema_bytes"
+UNREADABLE: Final = "unreadable ids "
+"""Beginning of the name of an id's count: id and topic follow."""
 _NO_TIME: Final = 0
 """librdkafka's type of a message without a timestamp."""
 
@@ -43,6 +46,7 @@ class TopicSlice:
         partitions: Number of partitions of the topic.
         table: The table of the messages, empty if each event contains its own.
         captured_us: When the batch was planned, µs since 1970.
+        slices: Number of slices of the topic in the batch.
     """
 
     range: MessageRange
@@ -50,6 +54,7 @@ class TopicSlice:
     partitions: int
     table: str
     captured_us: int
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class SliceReader(Reader):
         known: The bytes of each recorded schema.
         owners: The topic of each table that has recorded rows.
         registry: The schema registry of messages with schema ids.
+        unreadable: By topic, the ids that the registry had no schema for before.
         takes_envelopes: Whether unwrapped values may be envelopes.
         build: Builds the consumer; librdkafka's by default.
     """
@@ -73,22 +79,28 @@ class SliceReader(Reader):
     known: Mapping[RecordedSchema, int] = field(default_factory=dict)
     owners: Mapping[str, str] = field(default_factory=dict)
     registry: Registered | None = None
+    unreadable: Mapping[str, frozenset[int]] = field(default_factory=dict)
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
 
     def read(self, parts: Iterable[TopicSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read slices; count skipped messages."""
+        """Read slices; count skipped messages, new schemas, and ids without one."""
         for part in parts:
             feed = self.feed(part)
-            seen = RecordedSchemas(self.known)
+            seen = RecordedSchemas(self.known, part.slices)
             found = read_range(self.settings, part.range, self.options.isolation, self.build)
             for portion in _portions(message for messages in found for message in messages):
                 read = _columns(portion, self.options.advanced.max_message_bytes)
                 yield from read_parted(read, feed, seen, metrics.skipped)
+            metrics.counts[NEW_SCHEMAS] += seen.added
+            for converter in (feed.key_converter, feed.value_converter):
+                if isinstance(converter, FramedConverter):
+                    ids = (f"{UNREADABLE}{one} {part.range.topic}" for one in converter.schemas.unreadable)
+                    metrics.counts.update(ids)
 
     def feed(self, part: TopicSlice) -> Feed:
         """Return how a slice's messages are converted."""
-        keys, values = self.converters()
+        keys, values = self.converters(part.range.topic, part.slices)
         return Feed(
             part.range.topic,
             part.range.partition,
@@ -105,17 +117,21 @@ class SliceReader(Reader):
             takes_envelopes=self.takes_envelopes,
         )
 
-    def converters(self) -> tuple[Converter, Converter]:
-        """Return the converters of keys and values."""
-        return self._converter(self.options.key_converter), self._converter(self.options.value_converter)
+    def converters(self, topic: str, slices: int = 1) -> tuple[Converter, Converter]:
+        """Return the converters of keys and values of a topic that is read in so many slices."""
+        first, second = (
+            self._converter(name, slices, self.unreadable.get(topic, frozenset()))
+            for name in (self.options.key_converter, self.options.value_converter)
+        )
+        return first, second
 
-    def _converter(self, name: ConverterName) -> Converter:
+    def _converter(self, name: ConverterName, slices: int, unreadable: frozenset[int]) -> Converter:
         if name == "json":
             return JsonConverter()
         if name == "string":
             return TextConverter()
         assert self.registry is not None
-        return FramedConverter(RegisteredSchemas(self.registry, name))
+        return FramedConverter(RegisteredSchemas(self.registry, name, slices, unreadable))
 
 
 def read_parted(

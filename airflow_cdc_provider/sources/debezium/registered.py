@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
 
@@ -35,6 +35,8 @@ Written = Literal["avro", "protobuf", "json_schema"]
 
 MOST_UNREADABLE: Final = 100
 MOST_SCHEMAS: Final = 1_000
+_LEAST_PART: Final = 0.1
+"""The part of these that each slice of a batch may look up, however many there are."""
 _MOST_BYTES: Final = 32 << 20
 _MOST_SECONDS: Final = 300.0
 
@@ -56,14 +58,29 @@ class RegisteredSchemas:
     Args:
         registry: The schema registry.
         written: The message format.
+        slices: How many readers there are of the topic at once, which share what may be looked up.
+        unreadable: Ids of the topic that the registry had no schema for before, which aren't looked up again.
     """
 
-    def __init__(self, registry: Registered, written: Written) -> None:
+    def __init__(
+        self,
+        registry: Registered,
+        written: Written,
+        slices: int = 1,
+        unreadable: frozenset[int] = frozenset(),
+    ) -> None:
         self._registry = registry
+        self._part = max(1 / slices, _LEAST_PART)
+        self._before = unreadable
         self._written: Written = written
         self._compiled: dict[tuple[int, tuple[int, ...]], Compiled | int] = {}
         self._unreadable: set[int] = set()
         self._seconds, self._bytes = 0.0, 0
+
+    @property
+    def unreadable(self) -> Set[int]:
+        """The ids that were looked up, and that the registry had no schema for."""
+        return self._unreadable
 
     @property
     def have_paths(self) -> bool:
@@ -85,8 +102,11 @@ class RegisteredSchemas:
         return known
 
     def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
-        is_full = len(self._unreadable) >= MOST_UNREADABLE or self._seconds > _MOST_SECONDS
-        if is_full or len(self._compiled) >= MOST_SCHEMAS or self._bytes > _MOST_BYTES:
+        if schema_id in self._before:
+            return UNKNOWN_ID
+        left = (MOST_UNREADABLE - len(self._before)) * self._part
+        is_full = len(self._unreadable) >= left or self._seconds > _MOST_SECONDS * self._part
+        if is_full or len(self._compiled) >= MOST_SCHEMAS * self._part or self._bytes > _MOST_BYTES:
             return NOT_LOOKED_UP
         started = time.monotonic()
         found = self._registry.schema_of(schema_id)

@@ -18,7 +18,16 @@ from airflow_cdc_provider.kafka.partitions import ClusterTopics, Topic, require_
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings, RetryTimeouts, client_settings
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.patterns import matches
-from airflow_cdc_provider.sources.contract import Finding, Lag, Offset, Plan, ReadLimit, SnapshotPlan, Source
+from airflow_cdc_provider.sources.contract import (
+    Finding,
+    Lag,
+    Offset,
+    Plan,
+    ReadLimit,
+    ReadMetrics,
+    SnapshotPlan,
+    Source,
+)
 from airflow_cdc_provider.sources.debezium.capture import (
     added_partitions,
     after_loss,
@@ -39,7 +48,7 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
-from airflow_cdc_provider.sources.debezium.reader import SliceReader, table_of
+from airflow_cdc_provider.sources.debezium.reader import NEW_SCHEMAS, UNREADABLE, SliceReader, table_of
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows, owners
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.findings import registry_findings
@@ -80,6 +89,7 @@ class DebeziumSource(Source):
         self._left_out: dict[str, ConfigurationError] = {}
         self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._unreadable: dict[str, frozenset[int]] = {}
 
     @property
     def _settings(self) -> ClientSettings:
@@ -185,7 +195,8 @@ class DebeziumSource(Source):
         return to_offset({**unread, **after_loss(read, target, begins, lost)})
 
     def head(self) -> Offset:
-        """Return the current end of the partitions."""
+        """Return the current end of the partitions, to which a capture reads."""
+        self._unreadable = {}
         topics = self._require_topics()
         return to_offset(_positions(topics, self._cluster.ends(_partitions(topics))))
 
@@ -298,6 +309,13 @@ class DebeziumSource(Source):
             RetryTimeouts(advanced.schema_lookup_timeout_seconds, advanced.retry_timeout_seconds)
         )
 
+    def on_batch_read(self, metrics: ReadMetrics) -> bool:
+        """Keep ids without schema; what they and new schemas leave bounds the next batch."""
+        found = [name.removeprefix(UNREADABLE) for name in metrics.counts if name.startswith(UNREADABLE)]
+        for number, _, topic in (name.partition(" ") for name in found):
+            self._unreadable[topic] = self._unreadable.get(topic, frozenset()) | {int(number)}
+        return bool(found or metrics.counts[NEW_SCHEMAS])
+
     def _reader(self, patience: RetryTimeouts) -> SliceReader:
         known = {
             (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or ""): len(
@@ -312,6 +330,7 @@ class DebeziumSource(Source):
             known,
             owners(self._records),
             self._registry_for(patience),
+            self._unreadable,
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:

@@ -110,8 +110,8 @@ class ChangeStream:
         """The stream's counters so far."""
         position = self._order.position
         members = {} if position is None else {"sec": str(position.seconds), "ord": str(position.increment)}
-        if position is not None and position.token:
-            members["resume_token"] = str(bson.decode(position.token).get("_data", ""))
+        if position is not None and (token := position.stored_token):
+            members["resume_token"] = str(bson.decode(token).get("_data", ""))
         buffered = self._buffered
         return replace(
             self._counts,

@@ -1,5 +1,7 @@
 """Chunks of incremental snapshots: a collection in the order of ``_id``, up to the largest one at the start.
 
+If that is above 4 KiB, they go up to the end of the collection: it is stored with each offset.
+
 A chunk is read at one exact cluster time, that of the position up to which the stream is committed (read
 concern ``snapshot`` with ``atClusterTime``, MongoDB 5.0). So each of its documents contains all changes that
 were committed before it and none after: the stream's own position is the watermark, nothing is written to the
@@ -23,18 +25,26 @@ from typing import Any, Final
 import bson
 from bson import json_util
 from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from airflow_cdc_provider.exceptions import ConfigurationError, TransientError
 from airflow_cdc_provider.sources.contract import ChunkPlan, ChunkRequest
 from airflow_cdc_provider.sources.mongodb.connection import cluster_time
-from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawCursor, as_timestamp
-from airflow_cdc_provider.sources.mongodb.key_ranges import SnapshotRange, history_expired, parse_filter
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, StreamPosition, token_time
+from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import as_timestamp
+from airflow_cdc_provider.sources.mongodb.key_ranges import (
+    SnapshotRange,
+    first_id,
+    history_expired,
+    parse_filter,
+)
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, MOST_BYTES, StreamPosition, token_time
 
 _MOST_PARTS: Final = 4096
 """Maximum number of ranges of one plan."""
+_MOST_BOUNDS: Final = 64 << 20
+_MOST_SHOWN: Final = 200
 _WHOLE: Final = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 """Decodes dates outside of Python's range too."""
 
@@ -46,7 +56,9 @@ def maximum_key(client: MongoClient, table: str, where: str) -> str:
         ConfigurationError: The filter is invalid, or the collection can't be read.
     """
     parse_filter(where)
-    found = _ids(client, table, {"sort": {"_id": -1}, "readConcern": {"level": "majority"}})
+    found = first_id(client, table, {"sort": {"_id": -1}, "readConcern": {"level": "majority"}})
+    if len(found) > MOST_BYTES:
+        found = bson.encode({"_id": MaxKey()})
     return base64.b64encode(found).decode()
 
 
@@ -61,10 +73,10 @@ def plan_chunks(client: MongoClient, request: ChunkRequest) -> ChunkPlan:
     last = base64.b64decode(request.maximum)
     lower = base64.b64decode(request.start)
     ranges: list[SnapshotRange] = []
-    done = False
-    while not done and len(ranges) < min(request.parts, _MOST_PARTS):
+    done, size = False, 0
+    while not done and len(ranges) < min(request.parts, _MOST_PARTS) and size < _MOST_BOUNDS:
         upper = _bound(client, request.table, at, lower, last, request.chunks * request.chunk_size)
-        done = not upper
+        done, size = not upper, size + len(upper)
         ranges.append(
             SnapshotRange(
                 request.table,
@@ -110,34 +122,15 @@ def _ids_at(client: MongoClient, table: str, at: int, options: Mapping[str, Any]
     """Search at a cluster time, or at the current time if the server can't."""
     exactly = {"level": "snapshot", "atClusterTime": as_timestamp(at)}
     try:
-        return _ids(client, table, {**options, "readConcern": exactly})
+        return first_id(client, table, {**options, "readConcern": exactly})
     except (ConfigurationError, TransientError) as error:
         if not history_expired(error):
             raise
-        return _ids(client, table, {**options, "readConcern": {"level": "majority"}})
+        return first_id(client, table, {**options, "readConcern": {"level": "majority"}})
 
 
 def format_key(key: str) -> str:
     """Return a chunk's boundary as Extended JSON; empty for the start or end of the collection."""
     if not key:
         return ""
-    return json_util.dumps(bson.decode(base64.b64decode(key), _WHOLE)["_id"])
-
-
-def _ids(client: MongoClient, table: str, options: Mapping[str, Any]) -> bytes:
-    """Return the BSON of the first ``{_id}`` that a search by the index returns, empty for none."""
-    database, _, collection = table.partition(".")
-    command = {
-        "find": collection,
-        "projection": {"_id": 1},
-        "hint": {"_id": 1},
-        "limit": 1,
-        "singleBatch": True,
-        **options,
-    }
-    cursor = RawCursor(client, database, command, 1, f"{table} can't be split into chunks")
-    batch = cursor.next()
-    cursor.close()
-    if not len(batch.documents):
-        return b""
-    return batch.data[batch.documents.starts[0] : batch.documents.ends[0]].tobytes()
+    return json_util.dumps(bson.decode(base64.b64decode(key), _WHOLE)["_id"])[:_MOST_SHOWN]

@@ -34,6 +34,7 @@ from pymongo import MongoClient
 from pymongo.read_concern import ReadConcern
 
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
+from airflow_cdc_provider.sources.mongodb.position import MOST_BYTES
 
 _NUMBERS: Final = (int, float, Int64, Decimal128)
 _ORDERED: Final = (DatetimeMS, Timestamp, ObjectId, str)
@@ -88,7 +89,8 @@ class CursorField:
             return ""
         full_at = now if full else json.loads(state)["full_at"]
         extended_json = json.loads(json_util.dumps(value, json_options=_JSON))
-        return json.dumps({"field": self.field, "value": extended_json, "full_at": full_at}, sort_keys=True)
+        found = json.dumps({"field": self.field, "value": extended_json, "full_at": full_at}, sort_keys=True)
+        return found if len(found) <= MOST_BYTES else ""  # it is stored with each offset
 
 
 def greatest(client: MongoClient, table: str, field: str, where: Mapping[str, Any]) -> object:

@@ -52,7 +52,7 @@ from airflow_cdc_provider.sources.mongodb.driver.cursor_life import kept_alive
 from airflow_cdc_provider.sources.mongodb.driver.raw_cursor import RawBatch, RawCursor
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
-from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, ORIGIN, StreamPosition
+from airflow_cdc_provider.sources.mongodb.position import LAST_INDEX, MOST_BYTES, ORIGIN, StreamPosition
 from airflow_cdc_provider.sources.mongodb.records import snapshot_records
 
 log = logger(__name__)
@@ -155,7 +155,7 @@ def plan_key_ranges(client: MongoClient, table: str, where: str | None, ranges_a
     with translated(f"{table} can't be counted"):
         rows = client[database][collection].estimated_document_count()
     ranges = max(min(ranges_at_least, rows // _SMALLEST_RANGE), -(-rows // _LARGEST_RANGE), 1)
-    bounds = [b"", *_boundaries(client, database, collection, rows, ranges), b""]
+    bounds = [b"", *_boundaries(client, table, rows, ranges), b""]
     at = (now.time << 32) | now.inc
     return SnapshotPlan(
         table=table,
@@ -170,32 +170,35 @@ def plan_key_ranges(client: MongoClient, table: str, where: str | None, ranges_a
     )
 
 
-def _boundaries(
-    client: MongoClient, database: str, collection: str, rows: int, ranges: int
-) -> Iterator[bytes]:
-    """Yield the BSON of every n-th ``{_id}``."""
+def _boundaries(client: MongoClient, table: str, rows: int, ranges: int) -> Iterator[bytes]:
+    """Yield the BSON of every n-th ``{_id}``, but large ones: ranges are stored with each offset."""
     step = rows // ranges
     at = b""
     for _ in range(ranges - 1):
-        command: dict[str, Any] = {
-            "find": collection,
-            "projection": {"_id": 1},
-            "hint": {"_id": 1},
-            "skip": step,
-            "limit": 1,
-            "singleBatch": True,
-        }
-        if at:
-            command["min"] = RawBSONDocument(at)
-        cursor = RawCursor(
-            client, database, command, 1, f"{database}.{collection} can't be split into ranges"
-        )
-        batch = cursor.next()
-        cursor.close()
-        if not len(batch.documents):
+        at = first_id(client, table, {"skip": step, **({"min": RawBSONDocument(at)} if at else {})})
+        if not at:
             return
-        at = batch.data[batch.documents.starts[0] : batch.documents.ends[0]].tobytes()
-        yield at
+        if len(at) <= MOST_BYTES:
+            yield at
+
+
+def first_id(client: MongoClient, table: str, options: Mapping[str, Any]) -> bytes:
+    """Return the BSON of the first ``{_id}`` that a search by the index returns, empty for none."""
+    database, _, collection = table.partition(".")
+    command = {
+        "find": collection,
+        "projection": {"_id": 1},
+        "hint": {"_id": 1},
+        "limit": 1,
+        "singleBatch": True,
+        **options,
+    }
+    cursor = RawCursor(client, database, command, 1, f"{table} can't be split")
+    batch = cursor.next()
+    cursor.close()
+    if not len(batch.documents):
+        return b""
+    return batch.data[batch.documents.starts[0] : batch.documents.ends[0]].tobytes()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ that the read did see results in the same row.
 
 An offset is ``{"stream": {"v": 1, "token": ..., "t": ..., "i": ..., "index": ...}}``. ``token`` is the resume
 token's BSON in base64; capture resumes after it. Without a token (the start of a snapshot, a manually set
-offset) it resumes after the first ``index + 1`` events of cluster time ``t``, ``i``.
+offset, a token above :data:`MOST_BYTES`) it resumes after the first ``index + 1`` events of cluster time
+``t``, ``i``. A token contains the document's key, which has no largest size.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ ORIGIN: Final = "stream"
 """The one ordered feed of a MongoDB source."""
 
 LAST_INDEX: Final = 0xFFFF_FFFF
+MOST_BYTES: Final = 4096
+"""Largest token, key or boundary that is stored with each offset."""
 _FORMAT: Final = 1
 _U32: Final = 1 << 32
 _FRAGMENT: Final = re.compile(r"00(?:29|2B[0-9A-F]{2})04$")
@@ -79,6 +82,11 @@ class StreamPosition:
         return self.time.to_bytes(8, "big") + self.index.to_bytes(4, "big")
 
     @property
+    def stored_token(self) -> bytes:
+        """The token, empty if it is too large to be stored."""
+        return self.token if len(self.token) <= MOST_BYTES else b""
+
+    @property
     def start_time(self) -> Timestamp:
         """The first cluster time of which events may follow."""
         following = self.time + 1 if self.index == LAST_INDEX else self.time
@@ -101,7 +109,7 @@ class StreamPosition:
         return {
             ORIGIN: {
                 "v": _FORMAT,
-                "token": base64.b64encode(self.token).decode(),
+                "token": base64.b64encode(self.stored_token).decode(),
                 "t": self.seconds,
                 "i": self.increment,
                 "index": self.index,

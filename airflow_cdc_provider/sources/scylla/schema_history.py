@@ -11,6 +11,7 @@ decodes no change: it records when capture paused.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cql.schema import CqlType, Schemas, TableSchema
 from airflow_cdc_provider.sources.cql.types import cql_name, quote_name, to_cql
 from airflow_cdc_provider.sources.scylla.log_options import CdcOption
@@ -33,8 +35,14 @@ from airflow_cdc_provider.sources.scylla.payload import (
     schema_digest,
 )
 
+log = logger(__name__)
+
 OWN_COLUMNS: Final[tuple[str, ...]] = META_COLUMNS[:-1]
 FORMAT: Final = 1
+MOST_RECORDED_BYTES: Final = 8 << 20
+"""Recorded schemas of a table: each run's driver reads all of them."""
+_RECORD_BYTES: Final = 1_000
+"""What a record takes beyond its payload."""
 _SECOND_US: Final = 1_000_000
 
 
@@ -158,6 +166,7 @@ class LogHistory:
         self.payloads: dict[str, bytes] = {}
         self._seen: dict[str, list[tuple[bytes, str]]] = {}
         self._ids: dict[str, str] = {}
+        self._bytes: Counter[str] = Counter()
         if records is None:
             return
         columns = [records[name].to_pylist() for name in ("kind", "source_table", "position", "payload")]
@@ -166,6 +175,7 @@ class LogHistory:
                 name, content = schema_digest(payload), json.loads(payload)
                 self._seen.setdefault(table, []).append((position, name))
                 self._ids[name] = content["id"]
+                self._bytes[table] += len(payload) + _RECORD_BYTES
                 if not content.get("off"):
                     self.payloads[name] = payload
         for seen in self._seen.values():
@@ -259,7 +269,14 @@ class LogHistory:
         payloads |= {table.full_name: off_payload(table) for table in without_log}
         for name, payload in payloads.items():
             off = json.loads(payload).get("off", False)
-            if schema_digest(payload) != self.latest(name) and (not off or self.captured(name)):
+            if self._bytes[name] > MOST_RECORDED_BYTES:
+                log.warning(
+                    "%s has more than %d MiB of recorded schemas: changes with a new one are quarantined. "
+                    "Capture it by a connector with a new name",
+                    name,
+                    MOST_RECORDED_BYTES >> 20,
+                )
+            elif schema_digest(payload) != self.latest(name) and (not off or self.captured(name)):
                 yield schema_record(name, payload, read_us)
 
 

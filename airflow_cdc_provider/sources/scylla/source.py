@@ -221,7 +221,7 @@ class ScyllaSource(Source):
         parts = divide(reads, limit.tasks, self.options.advanced.requests_in_flight)
         return Plan(end=write_offset(positions), partitions=parts, at_head=at_head, records=records)
 
-    def on_batch_read(self, metrics: ReadMetrics) -> None:
+    def on_batch_read(self, metrics: ReadMetrics) -> bool:
         """Adapt the width of the next windows to the size of the last batch."""
         reading = metrics.counts
         self._was_empty = not reading["events"]
@@ -234,6 +234,7 @@ class ScyllaSource(Source):
         }
         # Retried requests are load that the number of changes doesn't show.
         self._paces = self._paces.after(self._planned_us, load, overloaded=bool(reading["retries"]))
+        return False
 
     def reader(self) -> LogReader:
         """Return the reader of parts; it contains the connection's values."""

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 import sqlglot
 from sqlglot import exp
+
+from airflow_cdc_provider.changes.record import SCHEMA
+from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 
 Kind = Literal["alter", "create", "drop", "truncate"]
 
@@ -47,6 +51,10 @@ _ESCAPE: Final = re.compile(r"""\\[^'"]""")
 _LONGEST: Final = 65_536
 """Characters of a statement that is parsed; of a longer one only the tables are found."""
 _LONGEST_RECORDED: Final = 1 << 20
+MOST_RECORDED_BYTES: Final = 2 << 20
+"""Recorded statements of a table in a shard."""
+_RECORD_BYTES: Final = 1_000
+"""What a record takes beyond its text."""
 _LONGEST_NAME: Final = 64
 _MOST_NAMES: Final = 1_000
 _LOG: Final = logging.getLogger("sqlglot")
@@ -146,8 +154,47 @@ def recorded_text(statement: bytes) -> bytes:
 
     One above 1 MiB is replaced by one that alters the same tables in an unknown way, as it does itself.
     """
-    if len(statement) <= _LONGEST_RECORDED:
-        return statement
+    return statement if len(statement) <= _LONGEST_RECORDED else _unknown_text(statement)
+
+
+def recorded_bytes(records: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    """Count the bytes of recorded statements by shard and table, for :func:`bounded`."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for one in filter(_is_statement, records):
+        sizes[_subject(one)] += len(one["payload"]) + _RECORD_BYTES
+    return sizes
+
+
+def bounded(records: Iterable[Mapping[str, Any]], sizes: Counter[tuple[str, str]]) -> list[Mapping[str, Any]]:
+    """Replace the statements of tables that have too many by one that alters them in an unknown way.
+
+    Args:
+        records: Records of kind ``schema`` of a batch.
+        sizes: What is recorded; what these records add is added.
+    """
+    kept: list[Mapping[str, Any]] = []
+    beyond: dict[tuple[str, bytes], Mapping[str, Any]] = {}
+    for one in records:
+        if not _is_statement(one) or sizes[_subject(one)] < MOST_RECORDED_BYTES:
+            kept.append(one)
+            sizes += recorded_bytes([one])
+        else:
+            text = _unknown_text(one["payload"])
+            beyond[one["origin"], text] = {**one, "payload": text}
+    return [*kept, *beyond.values()]
+
+
+def _is_statement(one: Mapping[str, Any]) -> bool:
+    return (one["kind"], one["schema_id"]) == (SCHEMA, DDL)
+
+
+def _subject(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return shard and first table of a statement; no table if it affects none, or creates one in 64 KiB."""
+    found = read_statement(one["payload"].decode(errors="replace"))
+    return one["origin"], found[0].table if found else ""
+
+
+def _unknown_text(statement: bytes) -> bytes:
     found = {one.table for one in read_statement(statement.decode(errors="replace"))}
     names = [name.replace("`", "``") for name in sorted(found) if len(name) <= _LONGEST_NAME]
     renames = ", ".join(f"`{name}` TO `{name}`" for name in names[:_MOST_NAMES])

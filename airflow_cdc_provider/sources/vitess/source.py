@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from airflow_cdc_provider.sources.vitess.check import DEFAULT_RULES, SnapshotRul
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.connection import ConnectionValues, Vtctld
 from airflow_cdc_provider.sources.vitess.current_fields import with_current_fields
+from airflow_cdc_provider.sources.vitess.ddl import bounded, recorded_bytes
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema
 from airflow_cdc_provider.sources.vitess.gtid import CURRENT, is_real
 from airflow_cdc_provider.sources.vitess.options import VitessOptions, require_epochs_of
@@ -96,6 +98,7 @@ class VitessSource(Source):
         self._records: list[dict[str, Any]] = []
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
+        self._statement_bytes: Counter[tuple[str, str]] | None = None
         self._keyless: frozenset[str] | None = None
         self._homes: dict[str, str] = {}
         self._offset: Position | None = None
@@ -200,6 +203,7 @@ class VitessSource(Source):
         self._records = records_of(records)
         self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
         self._histories = {}
+        self._statement_bytes = None
 
     def resumed_at(self, table: str) -> int:
         """Return when a statement last changed rows without row events, in µs since 1970; 0 for never."""
@@ -350,6 +354,10 @@ class VitessSource(Source):
                 raise lost from error
             return self.plan(start, head, limit)  # the table was dropped since
         plan = with_current_fields(plan, self._values, self._options, self._selects)
+        if plan.records:
+            if self._statement_bytes is None:
+                self._statement_bytes = recorded_bytes(self._records)
+            plan = replace(plan, records=bounded(plan.records, self._statement_bytes))
         self._offset = self._verified = Position.from_offset(plan.end)
         if plan.at_head and self._unreadable:
             self._stream.close()

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_cdc_provider.connector import Connector
+from airflow_cdc_provider.exceptions import listed, shortened
 from airflow_cdc_provider.jobs.context.job import log
 from airflow_cdc_provider.lake.layout import DEAD_LETTERS
 from airflow_cdc_provider.lake.stores import Stores
@@ -83,9 +84,9 @@ class DeadLetters:
         first = slice(0, _MAX_REPORTED - len(self.findings))
         named = zip(*(column[first].to_pylist() for column in (records["topic"], keys, reasons)), strict=True)
         for topic, key, reason in named:
-            text = (key or b"").decode(errors="backslashreplace")
+            text = shortened((key or b"").decode(errors="backslashreplace"))
             self.findings.append(f"topic {topic}, key {text}: {reason}; the record is in {self.table.name}")
-        topics = ", ".join(sorted(set(records["topic"].to_pylist())))
+        topics = listed(sorted(set(records["topic"].to_pylist())))
         log.warning(
             "%d records of topics %s are dead letters in %s: %s",
             len(numbers),

@@ -14,13 +14,17 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
+from airflow_cdc_provider.sources.cassandra import records as records_module
+from airflow_cdc_provider.sources.cassandra.capture import head, plan_segments
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_tables_only
+from airflow_cdc_provider.sources.cassandra.reader import SegmentReader
 from airflow_cdc_provider.sources.cassandra.schema_history import (
     SchemaHistory,
     SchemaVersion,
     observed,
     read_history,
 )
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
 from tests.unit.sources.cassandra.recordings import VARIANTS, of_kind, read_all, recording
@@ -30,6 +34,30 @@ def schema_records(variant: str) -> pa.Table:
     records, _ = read_all(recording(variant).log, schema_tables_only())
     assert set(records["kind"].to_pylist()) <= {SCHEMA}
     return records
+
+
+@pytest.mark.recorded
+def test_updates_of_a_keyspace_that_has_too_many_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = recording("v7-plain").log
+    plan = plan_segments(log, schema_tables_only(), None, head(log), ReadLimit())
+
+    def records(full: frozenset[bytes] | None) -> tuple[pa.Table, int]:
+        metrics = ReadMetrics()
+        read = list(SegmentReader(log.keys, full).read(plan.partitions, metrics))
+        skipped = sum(count for (_, why), count in metrics.skipped.items() if why == "schema")
+        return pa.Table.from_batches(read, CHANGE_SCHEMA).drop("captured_at"), skipped
+
+    everything, none = records(None)
+    assert none == 0
+    assert records(frozenset()) == (everything, 0)
+    keyspace = everything["key"][0].as_py()
+    rest, skipped = records(frozenset([keyspace]))
+    assert keyspace not in rest["key"].to_pylist()
+    assert rest.num_rows + skipped == everything.num_rows
+    monkeypatch.setattr(records_module, "_MOST_SCHEMA_BYTES", 2_000)
+    some, beyond = records(frozenset())
+    assert some.num_rows + beyond == everything.num_rows
+    assert pc.sum(pc.binary_length(some["payload"])).as_py() < 2_100 * len(plan.partitions)
 
 
 def at(history: SchemaHistory, moment_us: int) -> dict[str, TableSchema]:
