@@ -7,7 +7,8 @@ in JSON as after all transforms, each with its reason; if a transform fails, wit
 have masked. The publisher stores them as dead letters and never sends them. Without dead letters the first
 one is an error that names its topic and key. No error text quotes a value.
 
-Records whose schema is rejected are dead letters, too, in JSON as after all transforms.
+Records whose schema is rejected, or whose topic is another table's, are dead letters, too, in JSON as after
+all transforms. No schema of the latter is registered: it could end the topic of the owner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -54,18 +54,16 @@ def encode_with_faults(
     *,
     dead_letters: bool,
     rejected_schemas: bool,
-    rejected_rows: Mapping[int, SchemaRejected] = MappingProxyType({}),
     keeps_keys: bool = False,
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
     Args:
-        pieces: The records.
+        pieces: The records; those with a fault are faulty as a rejected schema's.
         encode_some: Transforms and encodes a subset of the records.
         converters: Converters of keys and values.
         dead_letters: Whether records may be faulty.
         rejected_schemas: Whether records are faulty, too, if their schema is rejected.
-        rejected_rows: By row, why the schemas of its records are rejected without asking the registry.
         keeps_keys: Whether no transform changes keys or drops records, so that bad records have their keys.
 
     Returns:
@@ -79,10 +77,15 @@ def encode_with_faults(
     if converters.registrar is not None:
         registrar = _WatchedRegistrar(converters.registrar, rejected_schemas)
     using = replace(converters, registrar=registrar)
-    if rejected_rows and not rejected_schemas:
-        raise next(iter(rejected_rows.values()))
     batches: list[pa.RecordBatch] = []
     faults = 0
+    for piece in pieces:
+        if piece.fault is not None:
+            if not rejected_schemas:
+                raise piece.fault
+            bad = _faulty_records(piece, encode_some, converters, piece.fault, keeps_keys=keeps_keys)
+            batches.append(bad)
+    pieces = [piece for piece in pieces if piece.fault is None]
 
     def add(some: Sequence[Piece]) -> None:
         nonlocal faults
@@ -104,8 +107,8 @@ def encode_with_faults(
                 return
         else:
             topics = registrar.rejected if registrar else {}
-            if topics or rejected_rows:
-                found = _with_rejected(found, encode_some(some, Converters()), topics, rejected_rows)
+            if topics:
+                found = _with_rejected(found, encode_some(some, Converters()), topics)
             batches.append(found)
             return
         for part in _halves(some):
@@ -148,22 +151,17 @@ class _WatchedRegistrar:
 
 
 def _with_rejected(
-    found: pa.RecordBatch,
-    plain: pa.RecordBatch,
-    topics: Mapping[str, SchemaRejected],
-    rows: Mapping[int, SchemaRejected],
+    found: pa.RecordBatch, plain: pa.RecordBatch, topics: Mapping[str, SchemaRejected]
 ) -> pa.RecordBatch:
-    """Replace the records of some topics and rows by faulty ones in JSON.
+    """Replace the records of some topics by faulty ones in JSON.
 
     Args:
         found: The records.
         plain: The same records in JSON.
         topics: By topic, the fault of its records.
-        rows: By row, the fault of its records.
     """
     assert found.num_rows == plain.num_rows, "converters add and drop no records"
-    pairs = zip(found["row"].to_pylist(), found["topic"].to_pylist(), strict=True)
-    faults = (rows.get(row) or topics.get(topic) for row, topic in pairs)
+    faults = map(topics.get, found["topic"].to_pylist())
     reasons = pa.array([fault and str(fault) for fault in faults], pa.large_utf8())
     columns = dict(zip(found.schema.names, found.columns, strict=True)) | {"fault": reasons}
     for side in ("key", "value"):

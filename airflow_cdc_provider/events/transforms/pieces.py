@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_cdc_provider.events.connect import ConnectSchema, schema_of
 from airflow_cdc_provider.events.encoder import Converters, Envelope, encode, in_order
 from airflow_cdc_provider.events.names import Adjustment
+from airflow_cdc_provider.exceptions import SchemaRejected
 
 
 class Rows(NamedTuple):
@@ -40,12 +41,14 @@ class Piece:
         rows: Per record, index of its row.
         turn: Sort key of records of the same row: :data:`BEFORE`, :data:`OWN`, :data:`AFTER`.
         field_names: Adjustment of field names for Avro, if different from the converters'.
+        fault: Why the records can't be published, though they can be built; None if they can.
     """
 
     envelope: Envelope
     rows: np.ndarray
     turn: int = OWN
     field_names: Literal["", "auto"] | Adjustment = ""
+    fault: SchemaRejected | None = None
 
 
 def encode_pieces(pieces: Sequence[Piece], converters: Converters) -> pa.RecordBatch:

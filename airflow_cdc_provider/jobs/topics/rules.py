@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
-from airflow_cdc_provider.patterns import matches
-from airflow_cdc_provider.sources.encoding import topics_of
+from airflow_cdc_provider.sources.encoding import topic_of_table
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
 
 
@@ -80,21 +79,6 @@ class CreatedTopics:
 
     created: Sequence[str]
     existing: Sequence[str]
-
-
-def topic_of_table(connector: Connector, table: str) -> str:
-    """Return the topic of a table's events, before transforms that route them elsewhere.
-
-    Args:
-        connector: The declaration.
-        table: ``keyspace.table`` or ``database.collection``.
-    """
-    naming = topics_of(connector)
-    own = connector.publish.vitess
-    if own.topic_prefix and not any(matches(one, table) for one in own.topic_prefix_excluded_tables):
-        naming = replace(naming, prefix=own.topic_prefix)
-    database, _, name = table.partition(".")
-    return naming.topic(database, name)
 
 
 def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[str, Any]) -> CreatedTopics:

@@ -143,7 +143,8 @@ class PulsarTarget:
         pending = at.batch <= origin.through
         if pending:
             # Records of the batch may have been sent already: they keep their build time.
-            at = replace(at, now_ns=at.now_ns or time.time_ns(), form=origin.form)
+            owners = origin.survey(at.batch - 1, at.owners)
+            at = replace(at, now_ns=at.now_ns or time.time_ns(), form=origin.form, owners=owners)
         sender = Sender(producer, self.table, stored.producer, self.retries.delivery == "exactly_once")
         publisher = BatchPublisher(
             sender=sender,
@@ -174,11 +175,13 @@ class PulsarTarget:
     def reset(self, origin: Changes, batch: int) -> None:
         """Let the next run start with a batch, under a new producer name."""
         origin.require(batch)
+        at = origin.at(batch)
         try:
-            self.table.read()
+            if stored := self.table.read():
+                at = replace(at, owners=stored.position.owners)
         except OffsetMissing as error:
             log.warning("%s: %s", origin.name, error)
-        self.table.store(PulsarPosition(_new_name(self.job.connector), origin.at(batch)))
+        self.table.store(PulsarPosition(_new_name(self.job.connector), at))
 
 
 def _new_name(connector: Connector) -> str:

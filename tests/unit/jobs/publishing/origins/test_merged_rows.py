@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
@@ -61,6 +62,7 @@ def test_an_invalid_declaration_fails_the_run() -> None:
 
 
 TABLES = "abcd"
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
 FIRST = PublishPosition("shop", 1, state=MergedPosition().to_json())
 
 
@@ -127,10 +129,12 @@ def test_tables_that_fail_anywhere_resume_later_and_stop_no_other(data: st.DataO
     rows = st.tuples(st.sampled_from(TABLES), st.integers(0, 20)).map(lambda row: f"{row[0]}{row[1]}")
     broker = Broker(data.draw(st.sets(st.integers(1, 30))), data.draw(st.sets(rows, max_size=6)))
     mirrors = dict.fromkeys(TABLES, 0)
-    stores = SimpleNamespace(lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name))
+    stores = SimpleNamespace(
+        lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name), changes=None
+    )
 
     def run() -> dict[str, str]:
-        job = SimpleNamespace(stopping=lambda: False, connector=SimpleNamespace(name="shop"))
+        job = SimpleNamespace(stopping=lambda: False, connector=CONNECTOR)
         origin = Rows(job, stores, None, SkippedRecords(strict=False))  # type: ignore[arg-type]
         origin.mirrors = mirrors
         publisher = BatchPublisher(
