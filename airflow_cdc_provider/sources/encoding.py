@@ -27,7 +27,7 @@ from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import SchemaRejected
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
 from airflow_cdc_provider.patterns import matches
-from airflow_cdc_provider.sources.own_topics import heartbeats_topic
+from airflow_cdc_provider.sources.own_topics import heartbeats_topic, own_topics
 from airflow_cdc_provider.sources.registry import source_plugin
 
 
@@ -99,7 +99,7 @@ def topic_claim(connector: Connector, table: str) -> tuple[str, str]:
 
 
 def clash_of(connector: Connector, table: str, owners: dict[str, str]) -> SchemaRejected | None:
-    """Return the error of a table whose topic, or names of schemas, belong to another one; None for none.
+    """Return the error of a table whose topic, or names of schemas, belong to another one, or to no table.
 
     Args:
         connector: The connector.
@@ -107,6 +107,12 @@ def clash_of(connector: Connector, table: str, owners: dict[str, str]) -> Schema
         owners: By adjusted name of a topic the table that has it; gets this one, if none has.
     """
     name, owner = topic_claim(connector, table)
+    own, topic = own_topics(connector), topic_of_table(connector, table)
+    if owner and topic in own:
+        return SchemaRejected(
+            f"the topic of {table}, {topic}, is that of the connector's {own[topic]}",
+            remedy="exclude the table, or set topic names by publish.topic_naming",
+        )
     other = owners.setdefault(name, table)
     if other == table or topic_claim(connector, other)[1] == owner:
         return None

@@ -130,6 +130,41 @@ def test_tables_clash_if_their_topics_do_though_the_declaration_does_not_join_th
     assert (second is not None) == clash
 
 
+@pytest.mark.parametrize(
+    ("pattern", "table"),
+    [
+        ("{database}.{table}", "p.cdc-positions"),
+        ("{database}-{table}", "p.signal"),
+        ("{prefix}.{table}", "any.transaction"),
+        ("{database}.{table}", "__debezium-heartbeat.p"),
+        ("{table}", "a.news"),
+        ("{database}", "p.t"),
+    ],
+)
+def test_no_table_writes_to_the_connectors_own_topics(pattern: str, table: str) -> None:
+    declared: dict[str, Any] = {
+        "name": "p",
+        "source": {"type": "mongodb"},
+        "signals": {"channels": ["kafka"]},
+        "notifications": {"channels": ["sink"], "topic": "news"},
+        "publish": {
+            "kafka": {"connection": "kafka"},
+            "topic_pattern": pattern,
+            "transactions": True,
+            "schema_changes": True,
+            "schema_changes_topic": "x",
+        },
+    }
+    if pattern == "{database}":
+        declared["source"] = {"type": "vitess", "keyspace": "k"}
+        del declared["publish"]["schema_changes_topic"]
+    connector = Connector.from_dict(declared)
+    (fault,) = encoded_events(connector, [piece_of(connector, [table])])["fault"].to_pylist()
+    assert "is that of the connector's" in fault
+    (fault,) = encoded_events(connector, [piece_of(connector, ["shop.orders"])])["fault"].to_pylist()
+    assert fault is None
+
+
 def decided(
     connector: Connector, known: Sequence[str], tables: Sequence[str], first: Mapping[str, int]
 ) -> dict[str, str]:

@@ -12,7 +12,12 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
 from airflow_cdc_provider.sources.encoding import topic_of_table
-from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
+from airflow_cdc_provider.sources.own_topics import (
+    heartbeats_topic,
+    positions_topic,
+    schema_changes_topic,
+    transactions_topic,
+)
 
 
 def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
@@ -108,8 +113,7 @@ def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[s
 def positions_under(connector: Connector, settings: ClientSettings, name: str) -> PositionsTopic:
     """Return the topic of a connector's positions, for those that are stored under a name."""
     options = connector.publish.kafka
-    topic = options.positions_topic or f"{connector.topic_prefix}.cdc-positions"
     replication = options.positions_replication
     if replication == -1:
         replication = connector.publish.topics.replication
-    return PositionsTopic(settings, topic, name, replication)
+    return PositionsTopic(settings, positions_topic(connector), name, replication)

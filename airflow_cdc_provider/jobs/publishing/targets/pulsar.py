@@ -143,8 +143,7 @@ class PulsarTarget:
         pending = at.batch <= origin.through
         if pending:
             # Records of the batch may have been sent already: they keep their build time.
-            owners = origin.survey(at.batch - 1, at.owners)
-            at = replace(at, now_ns=at.now_ns or time.time_ns(), form=origin.form, owners=owners)
+            at = replace(at, now_ns=at.now_ns or time.time_ns(), form=origin.form)
         sender = Sender(producer, self.table, stored.producer, self.retries.delivery == "exactly_once")
         publisher = BatchPublisher(
             sender=sender,
@@ -175,13 +174,11 @@ class PulsarTarget:
     def reset(self, origin: Changes, batch: int) -> None:
         """Let the next run start with a batch, under a new producer name."""
         origin.require(batch)
-        at = origin.at(batch)
         try:
-            if stored := self.table.read():
-                at = replace(at, owners=stored.position.owners)
+            self.table.read()
         except OffsetMissing as error:
             log.warning("%s: %s", origin.name, error)
-        self.table.store(PulsarPosition(_new_name(self.job.connector), at))
+        self.table.store(PulsarPosition(_new_name(self.job.connector), origin.at(batch)))
 
 
 def _new_name(connector: Connector) -> str:

@@ -17,6 +17,7 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
+from airflow_cdc_provider.jobs.publishing import topic_owners
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.origins import merged_rows
 from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
@@ -90,6 +91,31 @@ class Broker:
             raise ConfigurationError(f"refused: {refused}")
         self.committed += values
         self.position = PublishPosition.from_json(position.to_json())
+
+
+def test_a_mirror_whose_topic_is_another_ones_waits_and_the_owner_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = {"acme_1.t": 1, "acme!1.t": 2}
+    monkeypatch.setattr(topic_owners, "_first_recorded", lambda changes: times)
+    monkeypatch.setattr(merged_rows, "pin", lambda *_, **__: None)
+    job: Any = SimpleNamespace(stopping=lambda: False, connector=CONNECTOR)
+    stores: Any = SimpleNamespace(
+        lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name), changes=None
+    )
+    source: Any = None
+    broker = Broker(set(), set())
+    for count in (1, 2):
+        origin = Rows(job, stores, source, SkippedRecords(strict=False))
+        origin.mirrors = {"acme!1.t": count, "acme_1.t": count}
+        publisher = BatchPublisher(
+            sender=broker, build=origin.build, form="form", records_per_commit=5, position=broker.position
+        )
+        origin.publish(publisher)
+        assert broker.committed == [f"acme_1.t{number}" for number in range(count)]
+        assert origin.errors.keys() == {"acme!1.t"}
+        assert "acme_1.t and acme!1.t would share" in origin.errors["acme!1.t"]
+        times["acme_1.t"] = 3  # copied again: the position has who was published first
 
 
 class Rows(MergedRows):
