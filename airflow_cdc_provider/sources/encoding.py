@@ -128,11 +128,13 @@ def _without_clashes(connector: Connector, piece: Piece, owners: dict[str, str])
     tables = (one.table for one in piece.envelope.destinations)
     found = ((n, clash_of(connector, table, owners)) for n, table in enumerate(tables) if table)
     clashes = {number: fault for number, fault in found if fault is not None}
-    own = np.flatnonzero(~np.isin(of_record, list(clashes)))
-    if len(own):
-        yield some_rows(piece, own)
-    for number, fault in clashes.items():
-        yield replace(some_rows(piece, np.flatnonzero(of_record == number)), fault=fault)
+    clashing = np.isin(of_record, list(clashes))
+    for chosen in (np.flatnonzero(~clashing), np.flatnonzero(clashing)):
+        part = some_rows(piece, chosen)
+        pairs = zip(piece.rows[chosen].tolist(), of_record[chosen].tolist(), strict=True)
+        faults = {row: clashes[number] for row, number in pairs if number in clashes}
+        if len(chosen):
+            yield replace(part, faults={**piece.faults, **faults})
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:

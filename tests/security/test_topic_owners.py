@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_who_owned_a_topic_owns_it_whatever_is_created(
     times = st.integers(0, 100)
     first = {table: data.draw(times) for table in before}
     owners = decided(connector, (), before, first)
-    known = tuple(owners.values())
+    known = list(owners.values())
     later = dict.fromkeys({*before, *created}, 101) | first
     if data.draw(st.booleans()) and known:  # evidence that expired, or that a snapshot replaced
         later |= dict.fromkeys(known, 200)
@@ -252,3 +253,26 @@ def test_a_newcomer_that_is_captured_first_in_a_run_does_not_own_the_topic_of_a_
     assert later.survey(8, stored) == stored
     assert later.owners == {"p.acme_1.t": "acme_1.t"}, "it is in the position"
     assert later.survey(9, stored) == stored, "without new batches"
+
+
+def test_an_owner_without_a_snapshot_is_found_by_its_older_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners_module, "_first_recorded", lambda changes: {"acme_1.t": 1, "acme!1.t": 5})
+    origin = origin_of([], [])
+    recorded = {8: "acme!1.t", 0: "acme_1.t"}
+    monkeypatch.setattr(
+        Changes,
+        "_recorded",
+        lambda self, after: {(record.CHANGE, table) for batch, table in recorded.items() if batch >= after},
+    )
+    assert origin.survey(8) == ("acme_1.t",)
+
+
+def test_a_dead_letter_of_a_clash_takes_as_many_numbers_as_the_records_would() -> None:
+    connector = connector_of()
+    piece = piece_of(connector, ["acme!1.t"])
+    deleted = replace(piece, envelope=replace(piece.envelope, tombstone=np.ones(1, np.bool_)))
+    counts = [
+        encoded_events(connector, [deleted], None, dict(owners)).num_rows
+        for owners in ({}, {"p.acme_1.t": "acme_1.t"})
+    ]
+    assert counts == [2, 2], "a run that resumes within a batch counts records"

@@ -59,7 +59,7 @@ def encode_with_faults(
     """Encode records, with one faulty record for each row that can't be encoded.
 
     Args:
-        pieces: The records; those with a fault are faulty as a rejected schema's.
+        pieces: The records; those with faults are faulty as a rejected schema's.
         encode_some: Transforms and encodes a subset of the records.
         converters: Converters of keys and values.
         dead_letters: Whether records may be faulty.
@@ -80,12 +80,12 @@ def encode_with_faults(
     batches: list[pa.RecordBatch] = []
     faults = 0
     for piece in pieces:
-        if piece.fault is not None:
+        for error in piece.faults.values():
             if not rejected_schemas:
-                raise piece.fault
-            bad = _faulty_records(piece, encode_some, converters, piece.fault, keeps_keys=keeps_keys)
-            batches.append(bad)
-    pieces = [piece for piece in pieces if piece.fault is None]
+                raise error
+            batches.append(_faulty_records(piece, encode_some, converters, error, keeps_keys=keeps_keys))
+            break
+    pieces = [piece for piece in pieces if not piece.faults]
 
     def add(some: Sequence[Piece]) -> None:
         nonlocal faults
@@ -208,7 +208,10 @@ def _error_of(bad: pa.RecordBatch, error: CdcError) -> ConfigurationError:
 def _faulty_records(
     piece: Piece, encode_some: Encode, converters: Converters, error: CdcError, *, keeps_keys: bool
 ) -> pa.RecordBatch:
-    """Return a piece's records in JSON, without tombstones and what a failed transform might hide."""
+    """Return a piece's records in JSON, without what a failed transform might hide.
+
+    Only records with a fault of their own have tombstones: their number is the same as without it.
+    """
     count = len(piece.rows)
     envelope = replace(piece.envelope, tombstone=np.zeros(count, np.bool_))
     topics = pa.array([d.topic for d in envelope.destinations], pa.large_utf8())
@@ -217,11 +220,13 @@ def _faulty_records(
         keys = replace(envelope, value=pa.nulls(count, envelope.value.type), nulls=False)
         values["key"] = encode(keys, Converters())["key"]
     with suppress(*OF_RECORDS):
-        found = encode_some([replace(piece, envelope=envelope)], Converters())
+        whole = piece if piece.faults else replace(piece, envelope=envelope)
+        found = encode_some([whole], Converters())
         values = dict(zip(found.schema.names, found.columns, strict=True))
         count = found.num_rows
     schema = converters.record_schema
     values = {"bare": pa.repeat(False, count), "headers": pa.repeat("", count)} | values
-    values["fault"] = pa.repeat(pa.scalar(str(error), pa.large_utf8()), count)
+    reasons = [str(piece.faults.get(row, error)) for row in values["row"].to_pylist()]
+    values["fault"] = pa.array(reasons, pa.large_utf8())
     columns = [values.get(one.name, pa.nulls(count, one.type)).cast(one.type) for one in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -8,7 +8,7 @@ be replaced by a later snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from airflow_cdc_provider.connector import Connector
@@ -21,14 +21,14 @@ MOST_STORED: Final = 100
 
 
 def topic_owners(
-    connector: Connector, changes: ChangesTable, known: Sequence[str], tables: Iterable[str]
+    connector: Connector, changes: ChangesTable, known: Collection[str], tables: Iterable[str]
 ) -> dict[str, str]:
     """Return by adjusted name of a topic, the table that has it, of topics that several tables claim.
 
     Args:
         connector: The connector.
         changes: Its changes table.
-        known: Tables that are known to have their topics, the first ones first.
+        known: Tables that are known to have their topics.
         tables: All tables that may have events.
     """
     claims: dict[str, dict[str, str]] = {}
@@ -36,11 +36,12 @@ def topic_owners(
         name, owner = topic_claim(connector, table)
         claims.setdefault(name, {})[table] = owner
     claims = {name: some for name, some in claims.items() if len(set(some.values())) > 1}
-    rank = {table: number for number, table in enumerate(known)}
-    first = {} if all(some.keys() & rank for some in claims.values()) else _first_recorded(changes)
+    owners = set(known)
+    clear = all(len(some.keys() & owners) == 1 for some in claims.values())
+    first = {} if clear else _first_recorded(changes)
 
-    def order(table: str) -> tuple[float, float, str]:
-        return rank.get(table, len(rank)), first.get(table, float("inf")), table
+    def order(table: str) -> tuple[bool, float, str]:
+        return table not in owners, first.get(table, float("inf")), table
 
     return {name: min(some, key=order) for name, some in claims.items()}
 

@@ -86,10 +86,11 @@ class Changes(Origin):
     def find_owners(self, found: set[tuple[str, str]], known: Sequence[str]) -> tuple[str, ...]:
         """Find the owners of topics of recorded tables; see :meth:`survey`."""
         connector = self.job.connector
-        if connector.snapshot.mode == "never":  # no snapshot shows what was recorded before
-            found = self._recorded(0)
         snapshots = Progress.from_offset(self._state.offset).snapshots
-        tables = filter(connector.selects, {*snapshots, *(table for _, table in found)})
+        tables = {table for _, table in found if connector.selects(table)}
+        if not tables <= snapshots.keys():  # others may have no snapshot either, and have been first
+            tables = {table for _, table in self._recorded(0)}
+        tables = set(filter(connector.selects, {*snapshots, *tables}))
         self.owners = topic_owners(connector, self.stores.changes, known, tables)
         return tuple(dict.fromkeys([*known, *self.owners.values()]))[:MOST_STORED]
 

@@ -93,6 +93,8 @@ class MergedRows(Origin):
         steps = {step.table: step for step in known.failed}
         tables = dict.fromkeys([*steps, *self._tables(known)])
         refused = self._refused(known, tables)
+        kept = {table: place for table, place in known.tables.items() if table not in refused}
+        publisher.position = replace(publisher.position, state=replace(known, tables=kept).to_json())
         for table in tables:
             if self.job.stopping():
                 break
@@ -181,7 +183,7 @@ class MergedRows(Origin):
     def _refused(self, known: MergedPosition, tables: Iterable[str]) -> dict[str, SchemaRejected]:
         """Return the tables whose topics are of others: of those that were published, or recorded, first."""
         connector = self.job.connector
-        owners = topic_owners(connector, self.stores.changes, tuple(known.tables), {*known.tables, *tables})
+        owners = topic_owners(connector, self.stores.changes, known.tables, {*known.tables, *tables})
         found = {table: clash_of(connector, table, owners) for table in tables}
         return {table: error for table, error in found.items() if error is not None}
 

@@ -206,7 +206,7 @@ class ScyllaRecords:
             (destination,) = envelope.destinations
             remedy = "set another publish.unwrap.add_fields_prefix"
             error = SchemaRejected(f"{reason}, in topic {destination.topic}", remedy=remedy)
-            yield Piece(envelope, order, fault=error)
+            yield Piece(envelope, order, faults=dict.fromkeys(order.tolist(), error))
             return
         for piece in unwrap(envelope, [Rows(everything, envelope.key)], documents, choices):
             (own,) = piece.envelope.destinations

@@ -93,8 +93,9 @@ class Broker:
         self.position = PublishPosition.from_json(position.to_json())
 
 
+@pytest.mark.parametrize("both", [False, True])
 def test_a_mirror_whose_topic_is_another_ones_waits_and_the_owner_is_published(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, both: bool
 ) -> None:
     times = {"acme_1.t": 1, "acme!1.t": 2}
     monkeypatch.setattr(topic_owners, "_first_recorded", lambda changes: times)
@@ -105,6 +106,9 @@ def test_a_mirror_whose_topic_is_another_ones_waits_and_the_owner_is_published(
     )
     source: Any = None
     broker = Broker(set(), set())
+    if both:  # published before the declaration let them clash
+        tables = {table: PublishedSnapshot(table, "0", 0) for table in times}
+        broker.position = PublishPosition("shop", 1, state=MergedPosition(tables).to_json())
     for count in (1, 2):
         origin = Rows(job, stores, source, SkippedRecords(strict=False))
         origin.mirrors = {"acme!1.t": count, "acme_1.t": count}
