@@ -82,11 +82,9 @@ def _shared_topics(connector: Connector, tables: Sequence[str]) -> Iterator[Find
         return
     topics = {table: topic_of_table(connector, table) for table in tables}
     brokers = {table: (topic.replace(".", "_"), topic) for table, topic in topics.items()}
+    schemas = {table: topic_claim(connector, table) for table in tables}
     for problem, claims in (
-        (
-            "only the table that is recorded first is published",
-            {t: topic_claim(connector, t) for t in tables},
-        ),
+        ("only the table that is recorded first is published", schemas),
         ("brokers refuse one of the names", brokers),
     ):
         groups: dict[str, list[str]] = {}

@@ -129,12 +129,13 @@ def _without_clashes(connector: Connector, piece: Piece, owners: dict[str, str])
     found = ((n, clash_of(connector, table, owners)) for n, table in enumerate(tables) if table)
     clashes = {number: fault for number, fault in found if fault is not None}
     clashing = np.isin(of_record, list(clashes))
-    for chosen in (np.flatnonzero(~clashing), np.flatnonzero(clashing)):
-        part = some_rows(piece, chosen)
-        pairs = zip(piece.rows[chosen].tolist(), of_record[chosen].tolist(), strict=True)
-        faults = {row: clashes[number] for row, number in pairs if number in clashes}
-        if len(chosen):
-            yield replace(part, faults={**piece.faults, **faults})
+    others = some_rows(piece, np.flatnonzero(~clashing))
+    if len(others.rows):
+        yield others
+    if clashing.any():
+        part = some_rows(piece, np.flatnonzero(clashing))
+        pairs = zip(part.rows.tolist(), part.envelope.destination.tolist(), strict=True)
+        yield replace(part, faults={row: clashes[number] for row, number in pairs})
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
