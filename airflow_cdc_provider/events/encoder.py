@@ -119,6 +119,7 @@ class Destination:
         value: Schema of the values. Destinations of one envelope differ in names only.
         avro_key: Avro schema of the keys; by default derived from ``key``.
         avro_value: Avro schema of the values; by default derived from ``value``.
+        table: The table whose topic it is by its name; empty for topics of other names.
     """
 
     topic: str
@@ -126,6 +127,7 @@ class Destination:
     value: ConnectSchema
     avro_key: AvroSchema | None = None
     avro_value: AvroSchema | None = None
+    table: str = ""
 
 
 @dataclass(frozen=True)

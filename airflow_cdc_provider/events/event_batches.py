@@ -7,8 +7,8 @@ interrupted publisher skips as many records of the batch as it has sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ class EventRequest:
         registrar: Assigns ids to schemas, which precede encoded keys and values; None for none.
         first_only: Whether to build only the events of the first batch; they may depend on later batches.
         tables: Only events of these tables; empty for all.
+        owners: By adjusted name of a topic the table that has it, of topics that several tables claim.
     """
 
     after: int
@@ -40,6 +41,7 @@ class EventRequest:
     registrar: Registrar | None = None
     first_only: bool = False
     tables: Sequence[str] = ()
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def until(self) -> int:

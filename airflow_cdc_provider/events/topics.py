@@ -109,6 +109,13 @@ class TopicNaming:
             _warn_adjusted(topic, f"{database}.{table}")
         return topic
 
+    def owner(self, database: str, table: str) -> str:
+        """Return the owner of a table's topic: the table, unless the declaration lets several share it."""
+        if self.strategy is not None:
+            return self.topic(database, table)
+        chosen = [("{database}", database), ("{table}", table)]
+        return ".".join(part for name, part in chosen if not self.pattern or name in self.pattern)
+
 
 @cache
 def _warn_adjusted(topic: str, table: str) -> None:

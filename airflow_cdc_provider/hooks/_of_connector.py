@@ -74,32 +74,26 @@ def check_connector(connector: Connector, source: Source) -> list[Finding]:
 
 
 def _shared_topics(connector: Connector, tables: Sequence[str]) -> Iterator[Finding]:
-    """Report tables with default topics that are one, that brokers take for one, or whose schemas are."""
-    from airflow_cdc_provider.events.names import adjusted_schema
-    from airflow_cdc_provider.jobs.topics.rules import topic_of_table
+    """Report tables whose topics, or schemas, have one name, and topics that brokers take for one."""
     from airflow_cdc_provider.sources.contract import Finding
-    from airflow_cdc_provider.sources.encoding import converters_of
+    from airflow_cdc_provider.sources.encoding import topic_claim, topic_of_table
 
-    publish = connector.publish
-    if not publish.kafka.connection or publish.topic_pattern or publish.topic_naming:
+    if not connector.publish.kafka.connection:
         return
     topics = {table: topic_of_table(connector, table) for table in tables}
-    adjustment = converters_of(connector).adjustments()[0]
-    problems: dict[tuple[str, ...], str] = {}
-    for problem, form in (
-        ("brokers refuse one of the names", lambda topic: topic.replace(".", "_")),
-        ("their schemas have one name", lambda topic: adjusted_schema(topic, adjustment)),
+    brokers = {table: (topic.replace(".", "_"), topic) for table, topic in topics.items()}
+    schemas = {table: topic_claim(connector, table) for table in tables}
+    for problem, claims in (
+        ("only the table that is recorded first is published", schemas),
+        ("brokers refuse one of the names", brokers),
     ):
         groups: dict[str, list[str]] = {}
-        for table, topic in topics.items():
-            groups.setdefault(form(topic), []).append(table)
+        for table, (name, _) in claims.items():
+            groups.setdefault(name, []).append(table)
         for group in groups.values():
-            shared = len({topics[table] for table in group}) == 1
-            problems.setdefault(tuple(group), "equal keys replace each other" if shared else problem)
-    for alike, problem in problems.items():
-        if len(alike) > 1:
-            named = ", ".join(f"{topics[table]} of {table}" for table in alike)
-            yield Finding("warning", "topics", f"{problem}: {named}", "set publish.topic_naming")
+            if len({claims[table][1] for table in group}) > 1:
+                named = ", ".join(f"{topics[table]} of {table}" for table in group)
+                yield Finding("warning", "topics", f"{problem}: {named}", "set publish.topic_naming")
 
 
 def with_secrets(connector: Connector, values: Mapping[str, Any]) -> dict[str, Any]:

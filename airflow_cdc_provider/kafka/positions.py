@@ -3,11 +3,12 @@
 A position is
 
     {"v": 1, "connector": "...", "slice": 0, "slices": 1, "batch": 12, "records": 2000, "now_ns": 0,
-     "form": "...", "state": "..."}
+     "form": "...", "state": "...", "owners": ["db.orders"]}
 
 ``batch`` is the batch of the changes table that is being published, ``records`` the number of its records
 that were sent; 0 means that all earlier batches are complete. ``state`` is the state of the event builders
-before the batch, null if there is none. The record's key is ``<connector>.<slice>``, and its partition is the
+before the batch, null if there is none. ``owners``, if there are any, are the tables that keep topics that
+other tables claim, too. The record's key is ``<connector>.<slice>``, and its partition is the
 slice's number.
 """
 
@@ -55,6 +56,7 @@ class PublishPosition:
     state: str | None = None
     slice: int = 0
     slices: int = 1
+    owners: tuple[str, ...] = ()
 
     def advanced_by(self, records: int) -> PublishPosition:
         """Return the position after more records of the same batch."""
@@ -67,7 +69,8 @@ class PublishPosition:
 
     def to_json(self) -> bytes:
         """Write it as the value of its record."""
-        return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True, ensure_ascii=False).encode()
+        values = {name: value for name, value in asdict(self).items() if name != "owners" or value}
+        return json.dumps({"v": _VERSION, **values}, sort_keys=True, ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> PublishPosition:
@@ -81,7 +84,7 @@ class PublishPosition:
             values: dict[str, Any] = json.loads(text)
             if values.pop("v") != _VERSION:
                 raise ValueError("another version")
-            position = cls(**values)
+            position = cls(**{**values, "owners": tuple(values.get("owners", ()))})
             if not all(isinstance(n, int) for n in (position.batch, position.records, position.now_ns)):
                 raise ValueError("not numbers")
         except (ValueError, TypeError, KeyError, AttributeError) as error:

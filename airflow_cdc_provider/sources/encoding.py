@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from airflow_cdc_provider.events.heartbeats import build as build_heartbeat
 from airflow_cdc_provider.events.names import adjusted_schema
 from airflow_cdc_provider.events.skipped_records import OPERATIONS
 from airflow_cdc_provider.events.topics import TopicNaming, load_strategy
-from airflow_cdc_provider.events.transforms.chain import Chain
+from airflow_cdc_provider.events.transforms.chain import Chain, some_rows
 from airflow_cdc_provider.events.transforms.faults import encode_with_faults
 from airflow_cdc_provider.events.transforms.pieces import Piece, encode_pieces
 from airflow_cdc_provider.exceptions import SchemaRejected
 from airflow_cdc_provider.kafka.registry import RegistrySettings, client_settings
-from airflow_cdc_provider.sources.own_topics import heartbeats_topic
+from airflow_cdc_provider.patterns import matches
+from airflow_cdc_provider.sources.own_topics import heartbeats_topic, own_topics
 from airflow_cdc_provider.sources.registry import source_plugin
 
 
@@ -70,22 +72,70 @@ def registry_settings(connector: Connector, values: Mapping[str, Any]) -> Regist
     )
 
 
-def clash_of(connector: Connector, topic: str, table: str, tables: dict[str, str]) -> SchemaRejected | None:
-    """Return the error of a table whose name is equal to another one's after adjustment; None if it isn't.
+def topic_of_table(connector: Connector, table: str) -> str:
+    """Return the topic of a table's events, before transforms that route them elsewhere.
+
+    Args:
+        connector: The declaration.
+        table: ``keyspace.table`` or ``database.collection``.
+    """
+    naming = topics_of(connector)
+    own = connector.publish.vitess
+    if own.topic_prefix and not any(matches(one, table) for one in own.topic_prefix_excluded_tables):
+        naming = replace(naming, prefix=own.topic_prefix)
+    database, _, name = table.partition(".")
+    return naming.topic(database, name)
+
+
+def topic_claim(connector: Connector, table: str) -> tuple[str, str]:
+    """Return the name of a table's topic after the adjustment of schema names, and its owner by that table.
+
+    Tables with one name and different owners clash.
+    """
+    database, _, name = table.partition(".")
+    adjustment = converters_of(connector).adjustments()[0]
+    topic = adjusted_schema(topic_of_table(connector, table), adjustment)
+    return topic, topics_of(connector).owner(database, name)
+
+
+def clash_of(connector: Connector, table: str, owners: dict[str, str]) -> SchemaRejected | None:
+    """Return the error of a table whose topic, or names of schemas, belong to another one, or to no table.
 
     Args:
         connector: The connector.
-        topic: The table's topic.
         table: The table.
-        tables: Earlier tables by their adjusted names; gets this one.
+        owners: By adjusted name of a topic the table that has it; gets this one, if none has.
     """
-    name = adjusted_schema(topic, converters_of(connector).adjustments()[0])
-    if (other := tables.setdefault(name, table)) == table:
+    name, owner = topic_claim(connector, table)
+    own, topic = own_topics(connector), topic_of_table(connector, table)
+    if owner and topic in own:
+        return SchemaRejected(
+            f"the topic of {table}, {topic}, is that of the connector's {own[topic]}",
+            remedy="exclude the table, or set topic names by publish.topic_naming",
+        )
+    other = owners.setdefault(name, table)
+    if other == table or topic_claim(connector, other)[1] == owner:
         return None
     return SchemaRejected(
-        f"{other} and {table} would share schemas and topic under the name {name}",
+        f"{other} and {table} would share schemas and topic under the name {name}, which {other} had first",
         remedy="set publish.schema_names to avro_unicode, or topic names by publish.topic_naming",
     )
+
+
+def _without_clashes(connector: Connector, piece: Piece, owners: dict[str, str]) -> Iterator[Piece]:
+    """Separate the records of tables whose topics belong to others; they get a fault."""
+    of_record = piece.envelope.destination
+    tables = (one.table for one in piece.envelope.destinations)
+    found = ((n, clash_of(connector, table, owners)) for n, table in enumerate(tables) if table)
+    clashes = {number: fault for number, fault in found if fault is not None}
+    clashing = np.isin(of_record, list(clashes))
+    others = some_rows(piece, np.flatnonzero(~clashing))
+    if len(others.rows):
+        yield others
+    if clashing.any():
+        part = some_rows(piece, np.flatnonzero(clashing))
+        pairs = zip(part.rows.tolist(), part.envelope.destination.tolist(), strict=True)
+        yield replace(part, faults={row: clashes[number] for row, number in pairs})
 
 
 def headers_of(connector: Connector) -> tuple[tuple[str, str], ...]:
@@ -146,7 +196,7 @@ def encoded_events(
     connector: Connector,
     pieces: Sequence[Piece],
     registrar: Registrar | None = None,
-    clashes: Mapping[int, SchemaRejected] | None = None,
+    owners: dict[str, str] | None = None,
 ) -> pa.RecordBatch:
     """Encode events of the source like :func:`encoded`; records that can't be built may become dead letters.
 
@@ -156,20 +206,23 @@ def encoded_events(
         connector: The connector.
         pieces: The events.
         registrar: Assigns ids to schemas; None for none.
-        clashes: By row, why the schemas of its records can't be used.
+        owners: By adjusted name of a topic the table that has it; gets those of further tables.
 
     Raises:
         SchemaRejected: A schema is rejected, and its records don't become dead letters.
         ConfigurationError: A record can't be built, and ``on_record_error`` doesn't allow dead letters.
     """
     publish = connector.publish
+    parts = [piece for piece in pieces if len(piece.rows)]
+    if publish.enabled or converters_of(connector).adjustments()[0] != "none":
+        names = {} if owners is None else owners
+        parts = [part for piece in parts for part in _without_clashes(connector, piece, names)]
     return encode_with_faults(
-        [piece for piece in pieces if len(piece.rows)],
+        parts,
         lambda some, converters: encoded(connector, some, converters),
         converters_of(connector, registrar),
         dead_letters=publish.writes_dead_letters,
         rejected_schemas=publish.passes_rejected_topics,
-        rejected_rows=clashes or {},
         keeps_keys=not any(
             step.type in ("filter", "drop", "value_to_key") or getattr(step, "target", "") == "key"
             for step in publish.transforms

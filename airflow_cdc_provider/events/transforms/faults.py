@@ -7,7 +7,8 @@ in JSON as after all transforms, each with its reason; if a transform fails, wit
 have masked. The publisher stores them as dead letters and never sends them. Without dead letters the first
 one is an error that names its topic and key. No error text quotes a value.
 
-Records whose schema is rejected are dead letters, too, in JSON as after all transforms.
+Records whose schema is rejected, or whose topic is another table's, are dead letters, too, in JSON as after
+all transforms. No schema of the latter is registered: it could end the topic of the owner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -55,18 +55,16 @@ def encode_with_faults(
     *,
     dead_letters: bool,
     rejected_schemas: bool,
-    rejected_rows: Mapping[int, SchemaRejected] = MappingProxyType({}),
     keeps_keys: bool = False,
 ) -> pa.RecordBatch:
     """Encode records, with one faulty record for each row that can't be encoded.
 
     Args:
-        pieces: The records.
+        pieces: The records; those with faults are faulty as a rejected schema's.
         encode_some: Transforms and encodes a subset of the records.
         converters: Converters of keys and values.
         dead_letters: Whether records may be faulty.
         rejected_schemas: Whether records are faulty, too, if their schema is rejected.
-        rejected_rows: By row, why the schemas of its records are rejected without asking the registry.
         keeps_keys: Whether no transform changes keys or drops records, so that bad records have their keys.
 
     Returns:
@@ -80,10 +78,15 @@ def encode_with_faults(
     if converters.registrar is not None:
         registrar = _WatchedRegistrar(converters.registrar, rejected_schemas)
     using = replace(converters, registrar=registrar)
-    if rejected_rows and not rejected_schemas:
-        raise next(iter(rejected_rows.values()))
     batches: list[pa.RecordBatch] = []
     faults = 0
+    for piece in pieces:
+        for error in piece.faults.values():
+            if not rejected_schemas:
+                raise error
+            batches.append(_faulty_records(piece, encode_some, converters, error, keeps_keys=keeps_keys))
+            break
+    pieces = [piece for piece in pieces if not piece.faults]
 
     def add(some: Sequence[Piece]) -> None:
         nonlocal faults
@@ -105,8 +108,8 @@ def encode_with_faults(
                 return
         else:
             topics = registrar.rejected if registrar else {}
-            if topics or rejected_rows:
-                found = _with_rejected(found, encode_some(some, Converters()), topics, rejected_rows)
+            if topics:
+                found = _with_rejected(found, encode_some(some, Converters()), topics)
             batches.append(found)
             return
         for part in _halves(some):
@@ -149,22 +152,17 @@ class _WatchedRegistrar:
 
 
 def _with_rejected(
-    found: pa.RecordBatch,
-    plain: pa.RecordBatch,
-    topics: Mapping[str, SchemaRejected],
-    rows: Mapping[int, SchemaRejected],
+    found: pa.RecordBatch, plain: pa.RecordBatch, topics: Mapping[str, SchemaRejected]
 ) -> pa.RecordBatch:
-    """Replace the records of some topics and rows by faulty ones in JSON.
+    """Replace the records of some topics by faulty ones in JSON.
 
     Args:
         found: The records.
         plain: The same records in JSON.
         topics: By topic, the fault of its records.
-        rows: By row, the fault of its records.
     """
     assert found.num_rows == plain.num_rows, "converters add and drop no records"
-    pairs = zip(found["row"].to_pylist(), found["topic"].to_pylist(), strict=True)
-    faults = (rows.get(row) or topics.get(topic) for row, topic in pairs)
+    faults = map(topics.get, found["topic"].to_pylist())
     reasons = pa.array([fault and str(fault) for fault in faults], pa.large_utf8())
     columns = dict(zip(found.schema.names, found.columns, strict=True)) | {"fault": reasons}
     for side in ("key", "value"):
@@ -213,7 +211,10 @@ def _error_of(bad: pa.RecordBatch, error: CdcError) -> ConfigurationError:
 def _faulty_records(
     piece: Piece, encode_some: Encode, converters: Converters, error: CdcError, *, keeps_keys: bool
 ) -> pa.RecordBatch:
-    """Return a piece's records in JSON, without tombstones and what a failed transform might hide."""
+    """Return a piece's records in JSON, without what a failed transform might hide.
+
+    Only records with a fault of their own have tombstones: their number is the same as without it.
+    """
     count = len(piece.rows)
     envelope = replace(piece.envelope, tombstone=np.zeros(count, np.bool_))
     topics = pa.array([d.topic for d in envelope.destinations], pa.large_utf8())
@@ -222,11 +223,13 @@ def _faulty_records(
         keys = replace(envelope, value=pa.nulls(count, envelope.value.type), nulls=False)
         values["key"] = encode(keys, Converters())["key"]
     with suppress(*OF_RECORDS):
-        found = encode_some([replace(piece, envelope=envelope)], Converters())
+        whole = piece if piece.faults else replace(piece, envelope=envelope)
+        found = encode_some([whole], Converters())
         values = dict(zip(found.schema.names, found.columns, strict=True))
         count = found.num_rows
     schema = converters.record_schema
     values = {"bare": pa.repeat(False, count), "headers": pa.repeat("", count)} | values
-    values["fault"] = pa.repeat(pa.scalar(str(error), pa.large_utf8()), count)
+    reasons = [str(piece.faults.get(row, error)) for row in values["row"].to_pylist()]
+    values["fault"] = pa.array(reasons, pa.large_utf8())
     columns = [values.get(one.name, pa.nulls(count, one.type)).cast(one.type) for one in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

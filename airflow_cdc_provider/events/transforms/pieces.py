@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_cdc_provider.events.connect import ConnectSchema, schema_of
 from airflow_cdc_provider.events.encoder import Converters, Envelope, encode, in_order
 from airflow_cdc_provider.events.names import Adjustment
+from airflow_cdc_provider.exceptions import SchemaRejected
 
 
 class Rows(NamedTuple):
@@ -40,12 +41,14 @@ class Piece:
         rows: Per record, index of its row.
         turn: Sort key of records of the same row: :data:`BEFORE`, :data:`OWN`, :data:`AFTER`.
         field_names: Adjustment of field names for Avro, if different from the converters'.
+        faults: By row, why its records can't be published though they can be built; empty if all can.
     """
 
     envelope: Envelope
     rows: np.ndarray
     turn: int = OWN
     field_names: Literal["", "auto"] | Adjustment = ""
+    faults: Mapping[int, SchemaRejected] = field(default_factory=dict)
 
 
 def encode_pieces(pieces: Sequence[Piece], converters: Converters) -> pa.RecordBatch:

@@ -199,10 +199,8 @@ def _piece(
     headers: dict[str, pa.Array],
 ) -> Piece:
     schema, values = value or (destination.value, pa.nulls(len(rows), envelope.value.type))
-    return Piece(
-        Envelope.of_topic(Destination(destination.topic, key[0], schema), key[1], values, headers=headers),
-        rows,
-    )
+    own = Destination(destination.topic, key[0], schema, table=destination.table)
+    return Piece(Envelope.of_topic(own, key[1], values, headers=headers), rows)
 
 
 def _headers(envelope: Envelope, rows: np.ndarray, options: UnwrapOptions) -> dict[str, pa.Array]:

@@ -47,7 +47,6 @@ from airflow_cdc_provider.jobs.reporting.report import build_result
 from airflow_cdc_provider.jobs.spark.failures import of_one_table
 from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.jobs.spec import JobResult, TableResult
-from airflow_cdc_provider.jobs.topics.rules import topic_of_table
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.partitions import ClusterTopics
 from airflow_cdc_provider.kafka.settings import ClientSettings
@@ -69,6 +68,7 @@ from airflow_cdc_provider.sources.debezium.options import (
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice
 from airflow_cdc_provider.sources.debezium.registered import Registered
 from airflow_cdc_provider.sources.debezium.states import read_states
+from airflow_cdc_provider.sources.encoding import topic_of_table
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.row_events import as_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_cdc_provider.connector import Connector
@@ -12,9 +12,13 @@ from airflow_cdc_provider.events.transforms.outbox import topics_begin
 from airflow_cdc_provider.kafka.positions import PositionsTopic
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
-from airflow_cdc_provider.patterns import matches
-from airflow_cdc_provider.sources.encoding import topics_of
-from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
+from airflow_cdc_provider.sources.encoding import topic_of_table
+from airflow_cdc_provider.sources.own_topics import (
+    heartbeats_topic,
+    positions_topic,
+    schema_changes_topic,
+    transactions_topic,
+)
 
 
 def topic_rules(connector: Connector) -> tuple[TopicRule, ...]:
@@ -88,21 +92,6 @@ class CreatedTopics:
     existing: Sequence[str]
 
 
-def topic_of_table(connector: Connector, table: str) -> str:
-    """Return the topic of a table's events, before transforms that route them elsewhere.
-
-    Args:
-        connector: The declaration.
-        table: ``keyspace.table`` or ``database.collection``.
-    """
-    naming = topics_of(connector)
-    own = connector.publish.vitess
-    if own.topic_prefix and not any(matches(one, table) for one in own.topic_prefix_excluded_tables):
-        naming = replace(naming, prefix=own.topic_prefix)
-    database, _, name = table.partition(".")
-    return naming.topic(database, name)
-
-
 def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[str, Any]) -> CreatedTopics:
     """Create the missing topics of tables, of transactions and schema changes, and of positions.
 
@@ -130,8 +119,7 @@ def create_topics(connector: Connector, tables: Sequence[str], values: Mapping[s
 def positions_under(connector: Connector, settings: ClientSettings, name: str) -> PositionsTopic:
     """Return the topic of a connector's positions, for those that are stored under a name."""
     options = connector.publish.kafka
-    topic = options.positions_topic or f"{connector.topic_prefix}.cdc-positions"
     replication = options.positions_replication
     if replication == -1:
         replication = connector.publish.topics.replication
-    return PositionsTopic(settings, topic, name, replication)
+    return PositionsTopic(settings, positions_topic(connector), name, replication)

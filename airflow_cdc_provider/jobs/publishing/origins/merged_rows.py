@@ -14,7 +14,7 @@ re-created mirror is unknown: the run fails until an operator decides (:meth:`Me
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,12 +25,14 @@ from airflow_cdc_provider.exceptions import (
     CommitStateUnknown,
     ConfigurationError,
     OffsetMissing,
+    SchemaRejected,
     TransientError,
 )
 from airflow_cdc_provider.jobs.context.tables import selected_tables
 from airflow_cdc_provider.jobs.merging.pending import pending_by_table
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.publication import Origin
+from airflow_cdc_provider.jobs.publishing.topic_owners import topic_owners
 from airflow_cdc_provider.jobs.spark import failures
 from airflow_cdc_provider.jobs.spec import TableResult
 from airflow_cdc_provider.kafka.merged_position import MergedPosition, PublishedSnapshot, Step
@@ -45,7 +47,7 @@ from airflow_cdc_provider.lake.iceberg_difference import (
 from airflow_cdc_provider.lake.row_changes import all_rows, arrow_batches, changed_rows
 from airflow_cdc_provider.lake.static_changes import all_static_columns, changed_static_columns
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.encoding import encoded
+from airflow_cdc_provider.sources.encoding import clash_of, encoded
 from airflow_cdc_provider.sources.registry import source_plugin
 from airflow_cdc_provider.sources.row_events import RowEvents, built
 
@@ -89,10 +91,16 @@ class MergedRows(Origin):
         publisher.position = between_steps(publisher.position)
         known = MergedPosition.from_json(publisher.position.state)
         steps = {step.table: step for step in known.failed}
-        for table in dict.fromkeys([*steps, *self._tables(known)]):
+        tables = dict.fromkeys([*steps, *self._tables(known)])
+        refused = self._refused(known, tables)
+        kept = {table: place for table, place in known.tables.items() if table not in refused}
+        publisher.position = replace(publisher.position, state=replace(known, tables=kept).to_json())
+        for table in tables:
             if self.job.stopping():
                 break
             try:
+                if table in refused:
+                    raise refused[table]
                 if table in steps:
                     self._resume(publisher, steps[table])
                 if not self.job.stopping() and self._plan(publisher, table):
@@ -110,6 +118,8 @@ class MergedRows(Origin):
         known = MergedPosition.from_json(position.state)
         newest = self.stores.changes.state().batch
         tables = selected_tables(self.job, self.stores, self.source)
+        refused = self._refused(known, tables)
+        tables = [table for table in tables if table not in refused]
         merged = {table: known.tables[table].batch if table in known.tables else -1 for table in tables}
         if not merged or min(merged.values()) >= newest:
             return newest
@@ -142,9 +152,11 @@ class MergedRows(Origin):
     def _now(self) -> MergedPosition:
         """Return the position at which all merged rows are published, and pin its snapshots."""
         tables = {}
-        for table in selected_tables(self.job, self.stores, self.source):
+        selected = selected_tables(self.job, self.stores, self.source)
+        refused = self._refused(MergedPosition(), selected)
+        for table in selected:
             place = self._newest(table)
-            if place is not None:
+            if place is not None and table not in refused:
                 # Published snapshots stay pinned until the new position is stored; maintenance releases them.
                 pin(self.stores.lake.table(self.stores.mirror(table).name), place.snapshot)
                 tables[table] = place
@@ -167,6 +179,13 @@ class MergedRows(Origin):
             return tables
         selects = self.job.connector.selects
         return [*tables, *sorted(t for t in known.tables if t not in tables and selects(t))]
+
+    def _refused(self, known: MergedPosition, tables: Iterable[str]) -> dict[str, SchemaRejected]:
+        """Return the tables whose topics are of others: of those that were published, or recorded, first."""
+        connector = self.job.connector
+        owners = topic_owners(connector, self.stores.changes, known.tables, {*known.tables, *tables})
+        found = {table: clash_of(connector, table, owners) for table in tables}
+        return {table: error for table, error in found.items() if error is not None}
 
     def _resume(self, publisher: BatchPublisher, step: Step) -> None:
         """Publish the rest of a step, which the first records determine."""

@@ -185,6 +185,8 @@ class Replayed(Changes):
 
     def publish(self, publisher: BatchPublisher) -> None:
         """Publish from the publisher's position to the end of the range."""
+        known = self.published_before.owners if self.published_before else ()
+        self.find_owners(self._recorded(publisher.position.batch - 1), known)
         publisher.publish(self.range.last, time.time_ns())
 
     def _digest(self) -> str:

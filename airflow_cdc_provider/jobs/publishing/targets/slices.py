@@ -97,8 +97,9 @@ class SlicedKafkaTarget(KafkaTarget[Changes]):
             first = None
         slices = first.slices if first else self.retries.slices
         self.producers.topic.make(slices)
+        at = replace(origin.at(batch), slices=slices, owners=first.owners if first else ())
         for number in reversed(range(slices)):
-            store_position(self.producers, replace(origin.at(batch), slice=number, slices=slices))
+            store_position(self.producers, replace(at, slice=number))
 
     def _publish_single(self, origin: Changes, tries: list[Try]) -> Sequence[PublishPosition]:
         """Publish on the driver if there is one slice; return the positions of all slices."""
@@ -149,6 +150,8 @@ class SliceTask:
         after: The batch before the range: the task gets no records up to it.
         through: The last batch of the range.
         empty: Whether the range has no records: rows of Spark's partition are ignored.
+        owners: The tables of topics that several claim.
+        stored_owners: Those of them that positions store.
     """
 
     producers: Producers = field(repr=False)
@@ -163,6 +166,8 @@ class SliceTask:
     after: int = 0
     through: int = 0
     empty: bool = False
+    owners: Mapping[str, str] = field(default_factory=dict)
+    stored_owners: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Publish the slice of Spark's partition, and return the outcome as one row."""
@@ -202,14 +207,16 @@ class SliceTask:
                 publisher = BatchPublisher(
                     sender=producer,
                     build=lambda wanted: self.build(
-                        rows.between(wanted.after, wanted.until), wanted, skipped
+                        rows.between(wanted.after, wanted.until),
+                        replace(wanted, owners=self.owners),
+                        skipped,
                     ),
                     registrar=self.registrar,
                     headers=self.headers,
                     form=self.form,
                     records_per_commit=self.records_per_commit,
                     quarantine=dead_letters,
-                    position=position,
+                    position=replace(position, owners=self.stored_owners),
                 )
                 publisher.publish(self.through, self.now_ns)
         except CdcError as failure:
@@ -290,9 +297,11 @@ class SlicedRun:
         after = self.position.batch - 1
         if after >= through:
             return
+        known = dict.fromkeys(table for position in self.positions for table in position.owners)
+        stored = self.origin.survey(after, tuple(known))
         sliced = self.origin.sliced(after)
         counts = {row["batch"]: row["count"] for row in sliced.rows.groupBy("batch").count().collect()}
-        task = self._task(sliced.build)
+        task = replace(self._task(sliced.build), stored_owners=stored, owners=self.origin.owners)
         at_once = _ROWS_AT_ONCE * len(self.positions)
         ranges = batch_ranges(counts, after, through, rows_at_once=at_once, isolated=sliced.isolated)
         for start, end in ranges:

@@ -48,7 +48,7 @@ def events(run: Run) -> JobResult:
     now_ns = int(job.spec.options.get("now_ns", time.time_ns()))
     skipped = SkippedRecords(strict=job.connector.source.strict)
     origin = Changes(job, stores, source, skipped)
-    origin.add_removals(after)
+    origin.survey(after)
     headers = headers_of(job.connector)
     target = Path(job.spec.options["path"])
     unfinished = target.with_name(target.name + ".part")

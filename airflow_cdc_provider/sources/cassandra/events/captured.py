@@ -61,6 +61,7 @@ def captured_records(
         earlier_rows=partial(earlier_rows, stores, request.now_ns) if publish.cassandra.reread else None,
         by_batch=request.by_batch,
         registrar=request.registrar,
+        owners=dict(request.owners),
     )
     earlier: Iterator[pa.RecordBatch] = iter(())
     if publish.cassandra.before:
@@ -84,7 +85,12 @@ class CassandraSlice:
         self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~airflow_cdc_provider.events.sliced.SliceBuilder`."""
-        settings = replace(self.settings, now_ns=request.now_ns, registrar=request.registrar)
+        settings = replace(
+            self.settings,
+            now_ns=request.now_ns,
+            registrar=request.registrar,
+            owners=dict(request.owners),
+        )
         runs = (run for batch in rows for run in runs_of_batches(batch))
         numbered = ((number, run.drop_columns(["batch"])) for number, run in runs)
         return build_events(settings, numbered, skipped)

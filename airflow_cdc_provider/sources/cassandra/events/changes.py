@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,7 @@ class EventSettings:
         by_batch: Whether all events of a batch of the changes table come before those of the next, whatever
             their write times, and rows are read again once per batch.
         registrar: Assigns ids to schemas; None for none.
+        owners: By adjusted name of a topic the table that has it.
     """
 
     connector: Connector
@@ -60,6 +61,7 @@ class EventSettings:
     earlier_rows: EarlierRowsOf | None = None
     by_batch: bool = False
     registrar: Registrar | None = None
+    owners: dict[str, str] = field(default_factory=dict)
 
     def tables(self) -> list[TableSchema]:
         """List the captured tables, then those that were dropped."""

@@ -74,6 +74,7 @@ def build(states: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         _connect(name, value.type),
         avro_of_struct(name, doc, key.type),
         avro_of_struct(name, doc, value.type),
+        table=name,
     )
     quoted = pc.binary_join_element_wise('"', states["written_at"].cast(pa.utf8()), '"', "")
     index = {"cdc.index": states["index"]} if options.index else {}

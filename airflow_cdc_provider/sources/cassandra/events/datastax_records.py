@@ -111,7 +111,7 @@ def _whole_rows(
                 continue
             envelope = datastax_envelope.build(part, schema.keyspace, schema.name, options)
             piece = Piece(envelope, np.flatnonzero(chosen))
-            written = encoded_events(connector, [piece], settings.registrar)
+            written = encoded_events(connector, [piece], settings.registrar, settings.owners)
             parts.append(written)
             rows.append(positions[written["row"].to_numpy()])
     if parts:

@@ -114,8 +114,9 @@ def build(events: pa.RecordBatch, keyspace: str, table: str, options: EnvelopeOp
         ("after", *after),
     )
     index = {"cdc.index": event_index(events["row"])} if options.index else {}
+    topic = options.topics.topic(keyspace, table)
     return Envelope.of_topic(
-        Destination(options.topics.topic(keyspace, table), key_schema, value_schema),
+        Destination(topic, key_schema, value_schema, table=f"{keyspace}.{table}"),
         events["key"],
         value,
         tombstone=options.tombstones_after(events),

@@ -127,7 +127,7 @@ def _cells_of_rows(
                 if publish.envelope == "cloudevents":
                     envelope = _cloud_events(envelope, events, schemas=publish.schemas)
                 piece = Piece(envelope, np.arange(len(envelope.key)))
-                records = encoded_events(connector, [piece], settings.registrar)
+                records = encoded_events(connector, [piece], settings.registrar, settings.owners)
                 rows.append(indexes[events["row"].take(records["row"]).to_numpy()])
                 parts.append(records)
         if parts:

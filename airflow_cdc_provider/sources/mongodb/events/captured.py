@@ -62,7 +62,7 @@ def captured_records(
     has it as ``state``.
     """
     publish = connector.publish
-    builder = MongodbRecords(connector, request.now_ns, skipped.by_kind, registrar=request.registrar)
+    builder = _builder(connector, request, skipped)
     if request.state:
         builder.open = OpenTransaction.from_json(request.state)
     elif request.state is None and request.after and publish.transactions:
@@ -114,13 +114,20 @@ class MongodbSlice:
         self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~airflow_cdc_provider.events.sliced.SliceBuilder`."""
-        builder = MongodbRecords(self.connector, request.now_ns, skipped.by_kind, registrar=request.registrar)
+        builder = _builder(self.connector, request, skipped)
         pieces = (piece for batch in rows if batch.num_rows for piece in _runs(batch))
         return _build(builder, map(self._with_end, pieces), skipped)
 
     def _with_end(self, piece: _Piece) -> _Piece:
         ends = (piece.batch, piece.rows["position"][-1].as_py()) in self.lasts
         return replace(piece, ends_snapshot=ends)
+
+
+def _builder(connector: Connector, request: EventRequest, skipped: SkippedRecords) -> MongodbRecords:
+    owners = dict(request.owners)
+    return MongodbRecords(
+        connector, request.now_ns, skipped.by_kind, registrar=request.registrar, owners=owners
+    )
 
 
 def _build(

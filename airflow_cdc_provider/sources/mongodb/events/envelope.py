@@ -108,10 +108,10 @@ def build(
     destinations = []
     for number in range(len(names.dictionary)):
         first = names.indices.index(number).as_py()
-        topic = options.topics.topic(events["database"][first].as_py(), events["collection"][first].as_py())
-        destinations.append(
-            Destination(topic, key_schema.named(f"{topic}.Key"), schema.named(f"{topic}.Envelope"))
-        )
+        database, collection = (events[name][first].as_py() for name in ("database", "collection"))
+        topic = options.topics.topic(database, collection)
+        own = (key_schema.named(f"{topic}.Key"), schema.named(f"{topic}.Envelope"))
+        destinations.append(Destination(topic, *own, table=f"{database}.{collection}"))
     return Envelope(
         destinations,
         names.indices.to_numpy(zero_copy_only=False).astype(np.int64),

@@ -26,11 +26,10 @@ from airflow_cdc_provider.events.transforms import outbox
 from airflow_cdc_provider.events.transforms.pieces import BEFORE, Piece, Rows, rows_of
 from airflow_cdc_provider.events.transforms.row_options import OutboxOptions
 from airflow_cdc_provider.events.transforms.unwrap import clash, unwrap
-from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.formats.bson import DOCUMENT
 from airflow_cdc_provider.formats.extended_json import LINES, write_values
 from airflow_cdc_provider.patterns import matches_any
-from airflow_cdc_provider.sources import encoding
 from airflow_cdc_provider.sources.encoding import encoded_events, envelope_options, without_skipped
 from airflow_cdc_provider.sources.mongodb.events import envelope as mongodb_envelope
 from airflow_cdc_provider.sources.mongodb.events.decode import EventForm
@@ -59,6 +58,7 @@ class MongodbRecords:
         skipped: Counts events that are skipped on purpose, by kind.
         open: The open transaction after the last events.
         registrar: Assigns ids to schemas; None for none.
+        owners: By adjusted name of a topic the collection that has it.
     """
 
     connector: Connector
@@ -66,7 +66,7 @@ class MongodbRecords:
     skipped: Counter[str] = field(default_factory=Counter)
     open: OpenTransaction = OpenTransaction()  # noqa: RUF009  frozen
     registrar: Registrar | None = None
-    _topics: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     def form(self, database: str = "", collection: str = "") -> EventForm:
         """Return the form in which events must be decoded.
@@ -133,7 +133,6 @@ class MongodbRecords:
             publish=publish.mongodb,
             incremental=incremental,
         )
-        clashes = self._clashes(envelope)
         rows = np.arange(events.num_rows)
         reasons: dict[int, str] = {}
         if publish.outbox.enabled:
@@ -147,20 +146,9 @@ class MongodbRecords:
             reasons |= more
         else:
             pieces.append(self._enveloped(events, rows, envelope))
-        records = encoded_events(self.connector, pieces, self.registrar, clashes)
+        records = encoded_events(self.connector, pieces, self.registrar, self.owners)
         inputs = events["row"]
         return records, {int(inputs[row].as_py()): reason for row, reason in reasons.items()}
-
-    def _clashes(self, envelope: Envelope) -> dict[int, SchemaRejected]:
-        """Return, by event, the errors of collections whose schemas have the names of another one's."""
-        topics = [one.topic for one in envelope.destinations]
-        errors = [encoding.clash_of(self.connector, topic, topic, self._topics) for topic in topics]
-        return {
-            int(row): error
-            for number, error in enumerate(errors)
-            if error is not None
-            for row in np.flatnonzero(envelope.destination == number)
-        }
 
     def _enveloped(self, events: pa.RecordBatch, rows: np.ndarray, envelope: Envelope) -> Piece:
         """Build the records of some events in the declared envelope."""

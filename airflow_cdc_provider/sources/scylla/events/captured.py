@@ -29,7 +29,8 @@ def captured_records(
     """Build the records of some thousands of events at a time; see :class:`.event_source.SourceEvents`."""
     after, through = request.after, request.through
     schemas = schemas_of(changes, through)
-    builder = ScyllaRecords(connector, request.now_ns, schemas, skipped, request.registrar)
+    owners = dict(request.owners)
+    builder = ScyllaRecords(connector, request.now_ns, schemas, skipped, request.registrar, owners)
     rows = changes.pending(after, through, tables=request.tables or None, kinds=record.DATA_KINDS)
     parts = rows.select("batch", "kind").distinct().collect()
     for number, kind in sorted(((row["batch"], row["kind"]) for row in parts), key=_snapshots_first):
@@ -56,7 +57,10 @@ class ScyllaSlice:
         self, rows: Iterator[pa.RecordBatch], request: EventRequest, skipped: SkippedRecords
     ) -> Iterator[EventBatch]:
         """Build the events; see :class:`~airflow_cdc_provider.events.sliced.SliceBuilder`."""
-        builder = ScyllaRecords(self.connector, request.now_ns, self.schemas, skipped, request.registrar)
+        owners = dict(request.owners)
+        builder = ScyllaRecords(
+            self.connector, request.now_ns, self.schemas, skipped, request.registrar, owners
+        )
         for batch in rows:
             for number, run in runs_of_batches(batch):
                 yield EventBatch(number, builder.build(run.drop_columns(["batch"])))

@@ -94,8 +94,9 @@ def build(
     ts_ms, *finer_times = options.times
     fields += [("op", OPTIONAL_STRING, events["op"]), ts_ms, ("transaction", TRANSACTION, _NO_TRANSACTION)]
     value_schema, value = struct_values(f"{shape.prefix}Envelope", *fields, *finer_times)
+    topic = options.topics.topic(keyspace, table)
     return Envelope.of_topic(
-        Destination(options.topics.topic(keyspace, table), shape.record_key_schema(), value_schema),
+        Destination(topic, shape.record_key_schema(), value_schema, table=f"{keyspace}.{table}"),
         shape.record_key(),
         value,
         tombstone=options.tombstones_after(events) & shape.has("kafka-key"),

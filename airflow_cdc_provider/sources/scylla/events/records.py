@@ -49,6 +49,7 @@ class ScyllaRecords:
         schemas: The logs' schemas.
         skipped: Collects skipped records.
         registrar: Assigns ids to schemas; None for none.
+        owners: By adjusted name of a topic the table that has it.
     """
 
     connector: Connector
@@ -56,7 +57,7 @@ class ScyllaRecords:
     schemas: LogSchemas
     skipped: SkippedRecords
     registrar: Registrar | None = None
-    _rejected: dict[int, SchemaRejected] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     def build(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Build the records of changes and of rows of snapshots, in their order.
@@ -68,7 +69,6 @@ class ScyllaRecords:
             CorruptInput: A record can't be decoded and ``skipped`` is strict; a value has an invalid format;
                 or the schema of a log isn't recorded.
         """
-        self._rejected.clear()
         read = pc.equal(records["kind"], record.SNAPSHOT).to_numpy(zero_copy_only=False)
         changes, rows = np.flatnonzero(~read), np.flatnonzero(read)
         pieces: list[Piece] = []
@@ -77,7 +77,7 @@ class ScyllaRecords:
             pieces += self._of_changes(table, records.take(pa.array(indexes)), indexes)
         for (name, table_id), indexes in _group_by_schema(records, rows):
             pieces += self._of_snapshots(name, table_id, records.take(pa.array(indexes)), indexes)
-        return encoded_events(self.connector, pieces, self.registrar, self._rejected)
+        return encoded_events(self.connector, pieces, self.registrar, self.owners)
 
     def _of_changes(self, table: EventTable, changes: pa.RecordBatch, indexes: np.ndarray) -> Iterator[Piece]:
         """Yield the records of changes of one table and schema, with their indexes."""
@@ -126,7 +126,6 @@ class ScyllaRecords:
             schema: The table with the column ids of the states.
         """
         decoder = SnapshotEventDecoder(table, self._lead(table))
-        self._rejected.clear()
         is_static = states["state"].is_null()
         pieces: list[Piece] = []
         for static, chosen in ((False, pc.invert(is_static)), (True, is_static)):
@@ -134,7 +133,7 @@ class ScyllaRecords:
             if part.num_rows:
                 events = decoder.of_states(part, schema, static=static)
                 pieces += self._enveloped(table, events, np.flatnonzero(chosen))
-        return encoded_events(self.connector, pieces, self.registrar, self._rejected)
+        return encoded_events(self.connector, pieces, self.registrar, self.owners)
 
     def _lead(self, table: EventTable) -> str:
         return scylla_envelope.schema_name_prefix(
@@ -207,8 +206,7 @@ class ScyllaRecords:
             (destination,) = envelope.destinations
             remedy = "set another publish.unwrap.add_fields_prefix"
             error = SchemaRejected(f"{reason}, in topic {destination.topic}", remedy=remedy)
-            self._rejected.update(dict.fromkeys(order.tolist(), error))
-            yield Piece(envelope, order)
+            yield Piece(envelope, order, faults=dict.fromkeys(order.tolist(), error))
             return
         for piece in unwrap(envelope, [Rows(everything, envelope.key)], documents, choices):
             (own,) = piece.envelope.destinations

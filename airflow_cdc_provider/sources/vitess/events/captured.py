@@ -123,6 +123,7 @@ class VitessSlice:
             skipped.by_kind,
             schema.first_epochs,
             request.registrar,
+            dict(request.owners),
         )
         for number, found in batches:
             for rows in record_pieces(found):

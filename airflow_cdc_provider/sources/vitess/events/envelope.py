@@ -92,7 +92,7 @@ def build(
         for name, column in ((NEW_KEY_HEADER, "new_key"), (OLD_KEY_HEADER, "old_key"))
         if events[column].null_count < count
     }
-    destination = Destination(topic, key_schema, value_schema)
+    destination = Destination(topic, key_schema, value_schema, table=f"{table.keyspace}.{table.name}")
     tombstones = options.tombstones_after(events)
     return Envelope.of_topic(destination, events["key"], value, tombstone=tombstones, headers=headers)
 

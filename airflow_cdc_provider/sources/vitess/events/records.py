@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -23,16 +23,13 @@ from airflow_cdc_provider.events.envelopes import EnvelopeOptions
 from airflow_cdc_provider.events.framing import Registrar
 from airflow_cdc_provider.events.transforms.fields import change_fields
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import SchemaRejected
-from airflow_cdc_provider.patterns import matches
 from airflow_cdc_provider.sources.converters import load_converters
 from airflow_cdc_provider.sources.encoding import (
-    clash_of,
     converters_of,
     encoded,
     encoded_events,
     envelope_options,
-    topics_of,
+    topic_of_table,
     without_skipped,
 )
 from airflow_cdc_provider.sources.own_topics import heartbeats_topic, schema_changes_topic, transactions_topic
@@ -70,6 +67,7 @@ class VitessRecords:
         skipped: Counts events that are skipped on purpose, by kind.
         first_epochs: First epochs of the shards that a reshard created, if recorded.
         registrar: Assigns ids to schemas; None for none.
+        owners: By adjusted name of a topic the table that has it.
     """
 
     connector: Connector
@@ -78,7 +76,7 @@ class VitessRecords:
     skipped: Counter[str] = field(default_factory=Counter)
     first_epochs: dict[str, set[int]] = field(default_factory=dict)
     registrar: Registrar | None = None
-    _tables: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     def records(self, stream: Stream, first: int, last: int) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Build the records of a section of a stream.
@@ -126,13 +124,7 @@ class VitessRecords:
             if blocks:
                 rows = rows.append_column("transaction", blocks[number])
             pieces.append(Piece(self._envelope(table, rows), table.sort_keys))
-        clashes = {
-            row: error
-            for table in tables
-            if (error := self._clash(table)) is not None
-            for row in table.sort_keys.tolist()
-        }
-        return encoded_events(self.connector, pieces, self.registrar, clashes)
+        return encoded_events(self.connector, pieces, self.registrar, self.owners)
 
     @cached_property
     def order(self) -> TransactionOrder:
@@ -219,24 +211,6 @@ class VitessRecords:
         own = self.connector.publish.vitess
         return change_fields(envelope, own.remove_fields, own.replace_fields)
 
-    def _topic(self, keyspace: str, table: str) -> str:
-        """Return the topic of a table's events."""
-        own = self.connector.publish.vitess
-        topics = topics_of(self.connector)
-        if own.topic_prefix and not any(
-            matches(pattern, f"{keyspace}.{table}") for pattern in own.topic_prefix_excluded_tables
-        ):
-            topics = replace(topics, prefix=own.topic_prefix)
-        return topics.topic(keyspace, table)
-
-    def _clash(self, table: TableEvents) -> SchemaRejected | None:
-        """Return the error of a table whose default topic has the name of another one's; None for none."""
-        publish = self.connector.publish
-        if publish.topic_pattern or publish.topic_naming:
-            return None
-        keyspace, name = table.table.keyspace, table.table.name
-        return clash_of(self.connector, self._topic(keyspace, name), f"{keyspace}.{name}", self._tables)
-
     @cached_property
     def _options(self) -> EnvelopeOptions:
         return envelope_options(self.connector, self.now_ns)
@@ -322,7 +296,7 @@ class VitessRecords:
 
     def _envelope(self, table: TableEvents, rows: pa.RecordBatch) -> Envelope:
         publish = self.connector.publish
-        topic = self._topic(table.table.keyspace, table.table.name)
+        topic = topic_of_table(self.connector, f"{table.table.keyspace}.{table.table.name}")
         ordered = publish.vitess.ordered_transactions
         envelope = vitess_envelope.build(rows, table.table, topic, self._options, ordered=ordered)
         if publish.envelope == "cloudevents":

@@ -18,7 +18,12 @@ from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.jobs.context.clients import Connections
 from airflow_cdc_provider.jobs.publishing.origins import changes as changes_module
 from airflow_cdc_provider.jobs.publishing.origins import replayed as origin_module
-from airflow_cdc_provider.jobs.publishing.origins.replayed import BatchRange, chosen_range, other_topic
+from airflow_cdc_provider.jobs.publishing.origins.replayed import (
+    BatchRange,
+    Replayed,
+    chosen_range,
+    other_topic,
+)
 from airflow_cdc_provider.jobs.publishing.replay import replay
 from airflow_cdc_provider.jobs.publishing.targets import kafka as kafka_module
 from airflow_cdc_provider.jobs.spec import JobResult
@@ -158,6 +163,8 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(origin_module, "kept_batches", found.batches)
     events = SimpleNamespace(captured_records=found.made)
     monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
+    monkeypatch.setattr(Replayed, "_recorded", lambda *given: set())
+    monkeypatch.setattr(Replayed, "find_owners", lambda *given: ())
     monkeypatch.setattr(kafka_module, "RecordProducer", found.producer)
     topic = SimpleNamespace(make=lambda slices: None, slowest=found.position, settings=None)
     monkeypatch.setattr(kafka_module, "positions_topic", lambda *given: topic)

@@ -39,11 +39,11 @@ def schema_records(variant: str) -> pa.Table:
 @pytest.mark.recorded
 def test_updates_of_a_keyspace_that_has_too_many_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     log = recording("v7-plain").log
-    plan = plan_segments(log, schema_tables_only(), None, head(log), ReadLimit())
+    plan = plan_segments(log, None, head(log), ReadLimit())
 
     def records(full: frozenset[bytes] | None) -> tuple[pa.Table, int]:
         metrics = ReadMetrics()
-        read = list(SegmentReader(log.keys, full).read(plan.partitions, metrics))
+        read = list(SegmentReader(schema_tables_only(), log.keys, full).read(plan.partitions, metrics))
         skipped = sum(count for (_, why), count in metrics.skipped.items() if why == "schema")
         return pa.Table.from_batches(read, CHANGE_SCHEMA).drop("captured_at"), skipped
 

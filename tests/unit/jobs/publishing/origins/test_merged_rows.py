@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.events.event_batches import EventBatch, EventRequest
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, TransientError
+from airflow_cdc_provider.jobs.publishing import topic_owners
 from airflow_cdc_provider.jobs.publishing.batches import BatchPublisher
 from airflow_cdc_provider.jobs.publishing.origins import merged_rows
 from airflow_cdc_provider.jobs.publishing.origins.merged_rows import MergedRows
@@ -61,6 +63,7 @@ def test_an_invalid_declaration_fails_the_run() -> None:
 
 
 TABLES = "abcd"
+CONNECTOR = Connector.from_dict({"name": "shop", "source": {"type": "mongodb"}})
 FIRST = PublishPosition("shop", 1, state=MergedPosition().to_json())
 
 
@@ -88,6 +91,35 @@ class Broker:
             raise ConfigurationError(f"refused: {refused}")
         self.committed += values
         self.position = PublishPosition.from_json(position.to_json())
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_mirror_whose_topic_is_another_ones_waits_and_the_owner_is_published(
+    monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    times = {"acme_1.t": 1, "acme!1.t": 2}
+    monkeypatch.setattr(topic_owners, "_first_recorded", lambda changes: times)
+    monkeypatch.setattr(merged_rows, "pin", lambda *_, **__: None)
+    job: Any = SimpleNamespace(stopping=lambda: False, connector=CONNECTOR)
+    stores: Any = SimpleNamespace(
+        lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name), changes=None
+    )
+    source: Any = None
+    broker = Broker(set(), set())
+    if both:  # published before the declaration let them clash
+        tables = {table: PublishedSnapshot(table, "0", 0) for table in times}
+        broker.position = PublishPosition("shop", 1, state=MergedPosition(tables).to_json())
+    for count in (1, 2):
+        origin = Rows(job, stores, source, SkippedRecords(strict=False))
+        origin.mirrors = {"acme!1.t": count, "acme_1.t": count}
+        publisher = BatchPublisher(
+            sender=broker, build=origin.build, form="form", records_per_commit=5, position=broker.position
+        )
+        origin.publish(publisher)
+        assert broker.committed == [f"acme_1.t{number}" for number in range(count)]
+        assert origin.errors.keys() == {"acme!1.t"}
+        assert "acme_1.t and acme!1.t would share" in origin.errors["acme!1.t"]
+        times["acme_1.t"] = 3  # copied again: the position has who was published first
 
 
 class Rows(MergedRows):
@@ -127,10 +159,12 @@ def test_tables_that_fail_anywhere_resume_later_and_stop_no_other(data: st.DataO
     rows = st.tuples(st.sampled_from(TABLES), st.integers(0, 20)).map(lambda row: f"{row[0]}{row[1]}")
     broker = Broker(data.draw(st.sets(st.integers(1, 30))), data.draw(st.sets(rows, max_size=6)))
     mirrors = dict.fromkeys(TABLES, 0)
-    stores = SimpleNamespace(lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name))
+    stores = SimpleNamespace(
+        lake=SimpleNamespace(table=str), mirror=lambda name: SimpleNamespace(name=name), changes=None
+    )
 
     def run() -> dict[str, str]:
-        job = SimpleNamespace(stopping=lambda: False, connector=SimpleNamespace(name="shop"))
+        job = SimpleNamespace(stopping=lambda: False, connector=CONNECTOR)
         origin = Rows(job, stores, None, SkippedRecords(strict=False))  # type: ignore[arg-type]
         origin.mirrors = mirrors
         publisher = BatchPublisher(

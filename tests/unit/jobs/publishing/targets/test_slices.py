@@ -36,6 +36,7 @@ from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
 from airflow_cdc_provider.kafka.producer import Headers
 from airflow_cdc_provider.kafka.registry import Registry, RegistrySettings
 from airflow_cdc_provider.kafka.settings import ClientSettings
+from airflow_cdc_provider.sources.encoding import topic_of_table
 from tests.unit.jobs.publishing.sent_records import Sent, by_key, records_of, sent_of
 from tests.unit.jobs.runs import run_of
 from tests.unit.sources.lake_records import NOW_NS, LakeRecords, cassandra, mongodb, vitess
@@ -185,6 +186,32 @@ def test_a_slice_that_is_ended_anywhere_goes_on_by_its_position(source: str) -> 
         assert (outcome.position.batch, outcome.position.records) == (lake.through + 1, 0)
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_slice_has_the_owners_of_topics_that_the_driver_found(source: str) -> None:
+    lake = SOURCES[source](kafka={"connection": "kafka"})
+    sent = Counter(topic for topic, *_ in records_of(lake.made(0, 1)))
+    topics = {
+        topic_of_table(lake.connector, t): t for t in pc.unique(lake.rows["source_table"]).to_pylist() if t
+    }
+    taken = max(sent.keys() & topics)
+    brokers, letters = Brokers(), list[str]()
+    start_slices(brokers, PublishPosition("p", 1), 1)  # type: ignore[arg-type]
+    owners = {taken: "a.owner"}
+    task = replace(task_of(lake, brokers, 1), owners=owners, stored_owners=("a.owner",))
+
+    outcome = task.publish(
+        0, iter(lake.rows.to_batches()), lambda records, numbers, batch, why: letters.extend(why.to_pylist())
+    )
+
+    assert outcome.error is None
+    rest = Counter(topic for topic, *_ in brokers.committed[0])
+    assert rest == Counter({topic: count for topic, count in sent.items() if topic != taken})
+    assert letters
+    assert all("a.owner" in text and topics[taken] in text for text in letters)
+    assert outcome.refused.keys() == {taken}
+    assert brokers.positions[0].owners == ("a.owner",)
+
+
 def test_a_task_that_was_believed_dead_is_fenced_and_one_of_another_parting_refused() -> None:
     lake = mongodb()
     brokers = Brokers()
@@ -265,6 +292,7 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
         groupBy=lambda name: nothing,
         count=lambda: nothing,
         select=lambda *names: nothing,
+        distinct=lambda: nothing,
         collect=list,
         where=lambda rows: pytest.fail("nothing is parted"),
     )
@@ -273,7 +301,8 @@ def test_positions_pass_batches_that_have_no_records(monkeypatch: pytest.MonkeyP
     sliced = SimpleNamespace(rows=nothing, build=lake.build, isolated=frozenset())
     events = SimpleNamespace(sliced_records=lambda *given: sliced)
     monkeypatch.setattr(changes_module, "source_plugin", lambda name: SimpleNamespace(events=lambda: events))
-    changes = SimpleNamespace(state=lambda: SimpleNamespace(batch=9), pending=lambda *given: nothing)
+    state = SimpleNamespace(batch=9, offset=None)
+    changes = SimpleNamespace(state=lambda: state, pending=lambda *given: nothing)
     job, stores, source, clients, _ = run_of(lake.connector, spark=spark, changes=changes)
     target = SlicedKafkaTarget(job, DeadLetters.of(job.connector, stores), clients.connections, brokers)  # type: ignore[arg-type]
     origin = Changes(job, stores, source, SkippedRecords(strict=True))

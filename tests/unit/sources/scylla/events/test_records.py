@@ -8,13 +8,16 @@ import pytest
 
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput, SchemaRejected
+from airflow_cdc_provider.sources.scylla.events.records import ScyllaRecords
+from airflow_cdc_provider.sources.scylla.events.tables import LogSchemas
 from server_kit.scylla.log_rows import Change, LogRow
 from server_kit.scylla.statements import DeletePartition, SetWhole, Update
 from server_kit.scylla.tables import Preimage
-from tests.unit.server_kit.scylla.item import T, t
+from tests.unit.server_kit.scylla.item import ITEM, T, t
 from tests.unit.sources.scylla.events.logged_changes import (
     DELETE,
     INSERT,
+    NOW_NS,
     ROW,
     SHOP,
     UPDATE,
@@ -23,7 +26,7 @@ from tests.unit.sources.scylla.events.logged_changes import (
     made,
     records,
 )
-from tests.unit.sources.scylla.logged import STREAM
+from tests.unit.sources.scylla.logged import STREAM, changes, record_of_change, schema_payload
 
 
 @pytest.mark.covers("SCY-EVT-11")
@@ -36,6 +39,16 @@ def test_rows_without_an_envelope_have_plain_values() -> None:
         None,
     ]
     assert [row["key"] for row in rows] == [key] * 3
+
+
+def test_records_of_a_table_whose_topic_is_another_ones_have_a_fault() -> None:
+    schemas = LogSchemas([("shop.item", 0, schema_payload(ITEM))])
+    declared = connector(kafka={"connection": "kafka"})
+    skipped = SkippedRecords(strict=True)
+    builder = ScyllaRecords(declared, NOW_NS, schemas, skipped, owners={"my.shop.item": "a.owner"})
+    rows = builder.build(changes(record_of_change(ITEM, one, SHOP) for one in logged(INSERT)))
+    assert rows.num_rows
+    assert all("a.owner and shop.item would share" in text for text in rows["fault"].to_pylist())
 
 
 @pytest.mark.covers("SCY-EVT-22")
