@@ -21,7 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_cdc_provider.cli.running import command, connect_offsets_of, read_connector, write, wrong_usage
+from airflow_cdc_provider.cli.running import (
+    command,
+    connect_offsets_of,
+    read_connector,
+    write,
+    write_data,
+    wrong_usage,
+)
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.sources.mongodb.options import MongodbOptions
@@ -109,7 +116,7 @@ def schema(args: Namespace) -> None:
 def lag(args: Namespace) -> None:
     """Print the lag of the stored offset."""
     result = _offsets(read_connector(args.connector), {"action": "show"})
-    _print({"seconds": result.lag_seconds, "bytes": result.lag_bytes})
+    write_data({"seconds": result.lag_seconds, "bytes": result.lag_bytes})
 
 
 @command
@@ -117,9 +124,9 @@ def status(args: Namespace) -> None:
     """Print the status of each table, then each signal and each requested snapshot."""
     result = _offsets(read_connector(args.connector), {"action": "status"})
     for table in result.status:
-        _print(asdict(table))
+        write_data(asdict(table))
     for entry in result.signals:
-        _print(entry)
+        write_data(entry)
 
 
 @command
@@ -152,14 +159,14 @@ def metrics(args: Namespace) -> None:
             found=str(error),
             remedy="runs of CdcSyncOperator return the same metrics in XCom",
         ) from error
-    _print({"status": state["status"], "updated_at": state["heartbeat_at"], **state["metrics"]})
+    write_data({"status": state["status"], "updated_at": state["heartbeat_at"], **state["metrics"]})
 
 
 @command
 def show_offset(args: Namespace) -> None:
     """Print the stored offset, null before the first capture; publishing progress goes to stderr."""
     result = _offsets(read_connector(args.connector), {"action": "show"})
-    _print(result.offset)
+    write_data(result.offset)
     _print_publishing_progress(result)
 
 
@@ -194,19 +201,19 @@ def set_offset(args: Namespace) -> None:
 def reset_offset(args: Namespace) -> None:
     """Delete the stored offset, or the completed snapshot of one table."""
     tables = (args.table,) if args.table else ()
-    _print(_offsets(read_connector(args.connector), {"action": "reset"}, tables).offset)
+    write_data(_offsets(read_connector(args.connector), {"action": "reset"}, tables).offset)
 
 
 @command
 def remove_origin(args: Namespace) -> None:
     """Remove a decommissioned node from the offset."""
-    _print(_offsets(read_connector(args.connector), {"action": "forget", "origin": args.origin}).offset)
+    write_data(_offsets(read_connector(args.connector), {"action": "forget", "origin": args.origin}).offset)
 
 
 @command
 def adopt_offset(args: Namespace) -> None:
     """Take over an offset stored under another connection, scope or topic prefix."""
-    _print(_offsets(read_connector(args.connector), {"action": "adopt"}).offset)
+    write_data(_offsets(read_connector(args.connector), {"action": "adopt"}).offset)
 
 
 @command
@@ -246,7 +253,7 @@ def import_offset(args: Namespace) -> None:
     if offset is not None and stored.partial:
         offset = {**(_offsets(connector, {"action": "show"}).offset or {}), **offset}
     options = {"action": "reset"} if offset is None else {"action": "set", "offset": offset}
-    _print(_offsets(connector, options).offset)
+    write_data(_offsets(connector, options).offset)
 
 
 def _content(path: str) -> bytes:
@@ -257,7 +264,7 @@ def _content(path: str) -> bytes:
 
 
 def _store(args: Namespace, offset: dict[str, Any]) -> None:
-    _print(_offsets(read_connector(args.connector), {"action": "set", "offset": offset}).offset)
+    write_data(_offsets(read_connector(args.connector), {"action": "set", "offset": offset}).offset)
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
@@ -268,11 +275,6 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     if not isinstance(offset, dict):
         raise ConfigurationError(f"invalid value for {where}", expected="a JSON object", found=text[:80])
     return offset
-
-
-def _print(value: object) -> None:
-    """Print data, which a mask must not change: an offset may be edited and stored. Its errors are masked."""
-    sys.stdout.write(f"{json.dumps(value, sort_keys=True)}\n")
 
 
 def _offsets(connector: Connector, options: Mapping[str, Any], tables: tuple[str, ...] = ()) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import sys
@@ -43,6 +44,14 @@ def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None
 def write(line: str, to: TextIO | None = None) -> None:
     """Print one printable line, to stdout by default: names and texts of a source can't add one."""
     (to or sys.stdout).write(f"{printable(masked(line))}\n")
+
+
+def write_data(value: object) -> None:
+    """Print data as JSON, which a mask must not change: an offset may be edited and stored.
+
+    Texts of errors in it were masked when the errors were made.
+    """
+    sys.stdout.write(f"{json.dumps(value, sort_keys=True)}\n")
 
 
 def wrong_usage(message: str) -> SystemExit:

@@ -23,8 +23,8 @@ from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import MOST_NAMED_BY_ROWS, TopicCreator, TopicRule
 from tests.bounded import bounded
-from tests.unit.kafka.test_producer import Client, Positions
-from tests.unit.kafka.test_topics import Admin
+from tests.unit.kafka.fake_admin import Admin
+from tests.unit.kafka.fake_producer import Client, Positions
 
 SETTINGS = ClientSettings({"bootstrap.servers": "b:1"}, retry_timeout_seconds=2)
 START = PublishPosition("shop", 1)

@@ -396,6 +396,7 @@ def test_no_module_logs_or_prints_otherwise() -> None:
     for path in Path(airflow_cdc_provider.__path__[0]).rglob("*.py"):
         if path.name not in ("logs.py", "shipper.py"):
             text = path.read_text().replace("(to or sys.stdout).write", "")
+            text = text.replace('sys.stdout.write(f"{json.dumps(value, sort_keys=True)}', "")
             assert not re.findall(f"{logs}|{prints}", text), path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +15,11 @@ from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, OffsetMissing, RecordsRejected
 from airflow_cdc_provider.kafka import producer as producer_module
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
-from airflow_cdc_provider.kafka.positions import PositionsTopic, PublishPosition
+from airflow_cdc_provider.kafka.positions import PublishPosition
 from airflow_cdc_provider.kafka.producer import RecordProducer
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topics import TopicCreator, TopicRule
+from tests.unit.kafka.fake_producer import Client, Positions
 
 SETTINGS = ClientSettings({"bootstrap.servers": "b:1"}, retry_timeout_seconds=2)
 AT = PublishPosition("shop", 1, 2)
@@ -26,72 +27,6 @@ AT = PublishPosition("shop", 1, 2)
 
 def failure(code: int, **kind: bool) -> KafkaException:
     return KafkaException(KafkaError(code, "as the test wants", **kind))
-
-
-@dataclass
-class Client:
-    """Stands in for librdkafka: keeps its calls, and fails as its arguments say.
-
-    Args:
-        settings: Those it is built with.
-        fails: By the name of a call, what its next calls raise.
-        reports: Errors of records that the next flush reports.
-    """
-
-    settings: dict[str, Any]
-    fails: dict[str, list[Exception]] = field(default_factory=dict)
-    reports: list[tuple[str, KafkaError]] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
-
-    def _called(self, name: str) -> None:
-        self.calls.append(name)
-        if self.fails.get(name):
-            raise self.fails[name].pop(0)
-
-    def init_transactions(self, seconds: float) -> None:
-        self._called("init")
-
-    def begin_transaction(self) -> None:
-        self._called("begin")
-
-    def produce(self, topic: str, value: bytes | None, *rest: Any, **more: Any) -> None:
-        self._called("produce")
-        self.calls[-1] = f"{topic}={(value or b'').decode()[:5]}"
-
-    def commit_transaction(self, seconds: float) -> None:
-        self._called("commit")
-
-    def abort_transaction(self, seconds: float) -> None:
-        self._called("abort")
-
-    def list_topics(self, topic: str, seconds: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
-
-    def poll(self, seconds: float) -> int:
-        if seconds:
-            self.calls.append("poll")
-        return 0
-
-    def flush(self, seconds: float) -> int:
-        if self.fails.get("flush"):
-            raise self.fails["flush"].pop(0)
-        for topic, error in self.reports:
-            self.settings["on_delivery"](error, SimpleNamespace(topic=lambda topic=topic: topic))
-        self.reports.clear()
-        return 0
-
-    def purge(self) -> None:
-        self.calls.append("purge")
-
-
-class Positions(PositionsTopic):
-    """Keeps what the test says is stored."""
-
-    stored: PublishPosition | bytes | None = None
-
-    def read(self, number: int = 0, *, must_exist: bool = False) -> PublishPosition | None:
-        assert must_exist, "a producer doesn't start over because a broker doesn't know the topic"
-        return PublishPosition.from_json(self.stored) if isinstance(self.stored, bytes) else self.stored
 
 
 @dataclass
