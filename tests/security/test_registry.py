@@ -294,6 +294,8 @@ def test_no_text_of_a_schema_ends_or_fills_the_process_that_reads_it(
 
 @pytest.mark.parametrize("value", ["\\xff\\xff", "\\x12\\x05\\x0a\\x03\\xff\\xff\\xff"])
 def test_an_option_of_confluents_number_is_none_of_theirs(value: str) -> None:
+    import confluent_kafka.schema_registry.confluent.meta_pb2  # noqa: F401  # registers the option
+
     registry = Registered()
     number = registry.add(
         "PROTOBUF",

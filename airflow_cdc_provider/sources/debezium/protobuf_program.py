@@ -147,7 +147,6 @@ def parse_protobuf(
         ValueError: It isn't a valid Protobuf schema.
         ConfigurationError: grpcio-tools isn't installed.
     """
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
     with from_extra("protobuf"):
@@ -165,10 +164,22 @@ def parse_protobuf(
                 raise ValueError(f"a schema imports {file!r:.100} from a file") from None
         _run_protoc(folder, Path(grpc_tools.__file__).parent)
         try:
-            found = FileDescriptorSet.FromString((folder.parent / "files").read_bytes())
+            found = _descriptors().FromString((folder.parent / "files").read_bytes())
         except DecodeError as error:
             raise ValueError(f"not a valid Protobuf schema: {error}") from None
     return {one.name: one for one in found.file}
+
+
+@cache
+def _descriptors() -> Any:
+    """Return ``FileDescriptorSet`` without the extensions that libraries registered in this process."""
+    from google.protobuf.descriptor_pb2 import DESCRIPTOR
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    pool = DescriptorPool()
+    pool.AddSerializedFile(DESCRIPTOR.serialized_pb)
+    return GetMessageClass(pool.FindMessageTypeByName("google.protobuf.FileDescriptorSet"))
 
 
 def _run_protoc(folder: Path, package: Path) -> None:

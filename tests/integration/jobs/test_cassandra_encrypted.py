@@ -28,7 +28,7 @@ def test_executors_read_encrypted_segments_with_the_drivers_key(
     name = f"e{uuid.uuid4().hex[:8]}"
     source: dict[str, Any] = {
         "type": "cassandra",
-        "cdc_raw": str(full.folder / "cdc_raw"),
+        "cdc_raw": str(full.unpack(tmp_path / "cdc_raw")),
         "schema_file": str(full.folder / "schema.cql"),
         "encryption": {"keystore": keystore, "keystore_password": "${env:CDC_TEST_KEYSTORE_WORD}"},
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +120,7 @@ def test_a_node_with_a_segment_that_cannot_be_read_fails_the_run_after_all_other
     spark: SparkSession, run_stage: RunStage, tmp_path: Path
 ) -> None:
     full = recording("v7-plain")
-    shutil.copytree(full.folder / "cdc_raw", tmp_path / "landing" / "good")
+    full.unpack(tmp_path / "landing" / "good")
     (tmp_path / "landing" / "bad").mkdir()
     os.mkfifo(tmp_path / "landing" / "bad" / "CommitLog-7-1.log")
     name = f"f{uuid.uuid4().hex[:8]}"

@@ -51,6 +51,9 @@ DUE = (
 )
 
 
+MISSED = "a tablet can miss a version of a table, but only if statements follow fast"
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_rows_of_altered_tables_are_those_of_a_copy_or_a_snapshot_is_due(
     vitess_server: VitessServer, changed: bool
@@ -61,11 +64,12 @@ def test_rows_of_altered_tables_are_those_of_a_copy_or_a_snapshot_is_due(
         for attempt in range(5):
             try:
                 history, rows, copied = altered(vitess_server, f"{table}_{attempt}", actions, changed=changed)
-            except PositionLost:  # a tablet can miss a version of a table whose statements follow fast
-                assert len(actions) > 1
+            except PositionLost:
+                assert len(actions) > 1, MISSED
                 assert attempt < 4
-            else:
-                break
+                continue
+            if history.due is None or actions in DUE or len(actions) == 1:
+                break  # else perhaps a version was missed, and a snapshot makes up for it
         due[tuple(actions)] = history.due is not None
         assert rows.keys() == copied.keys(), actions
         assert history.due is not None or rows == copied, actions

@@ -87,6 +87,15 @@ class Recording:
             for line in lines:
                 yield json.loads(line)
 
+    def unpack(self, target: Path) -> Path:
+        """Write ``cdc_raw`` as a node has it, and return its folder."""
+        target.mkdir(parents=True)
+        for path in (self.folder / "cdc_raw").iterdir():
+            data = path.read_bytes()
+            packed = path.suffix == ".gz"
+            (target / path.name.removesuffix(".gz")).write_bytes(gzip.decompress(data) if packed else data)
+        return target
+
     def segment_bytes(self) -> dict[int, bytes]:
         """The unpacked segments by id."""
         return {
