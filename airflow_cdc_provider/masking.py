@@ -27,13 +27,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from airflow_cdc_provider.secret_values import is_secret_name, secrets_of
+from airflow_cdc_provider.secret_values import DISTINCT, SHORT, is_secret_name, secrets_of
 
 MASK: Final = "***"
-_SHORT: Final = 4
-"""Shorter values are part of many words."""
-_DISTINCT: Final = 8
-"""Shorter parts of a value are not looked for: they say little of it, and are in other text by chance."""
 
 _MARKER: Final = re.compile(r"(\[CDC-[A-Z-]+\] )")
 
@@ -111,15 +107,15 @@ class _Forms:
         self._starts: dict[str, list[str]] = {}
         self._ends: dict[str, list[str]] = {}
         for form in self._all:
-            if len(form) > _DISTINCT:
-                self._starts.setdefault(form[:_DISTINCT], []).append(form)
-                self._ends.setdefault(form[-_DISTINCT:], []).append(form)
+            if len(form) > DISTINCT:
+                self._starts.setdefault(form[:DISTINCT], []).append(form)
+                self._ends.setdefault(form[-DISTINCT:], []).append(form)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Return where they are."""
         for form in self._all:
-            if len(form) < _SHORT or (form.isdigit() and len(form) < _DISTINCT):
-                if not form.isdigit() or len(form) >= _SHORT:
+            if len(form) < SHORT or (form.isdigit() and len(form) < DISTINCT):
+                if not form.isdigit() or len(form) >= SHORT:
                     word = rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
                     yield from (found.span() for found in re.finditer(word, text))
                 continue
@@ -136,13 +132,13 @@ class _Forms:
 
     def _cut(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Find the start of one at the end of a part of a text, and the end of one at its start."""
-        for at in range(max(end - self._longest, begin), end - _DISTINCT + 1):
-            starts = self._starts.get(text[at : at + _DISTINCT], ())
+        for at in range(max(end - self._longest, begin), end - DISTINCT + 1):
+            starts = self._starts.get(text[at : at + DISTINCT], ())
             if any(form.startswith(text[at:end]) for form in starts):
                 yield at, end
                 break
-        for at in range(min(end, begin + self._longest), begin + _DISTINCT - 1, -1):
-            ends = self._ends.get(text[at - _DISTINCT : at], ())
+        for at in range(min(end, begin + self._longest), begin + DISTINCT - 1, -1):
+            ends = self._ends.get(text[at - DISTINCT : at], ())
             if any(form.endswith(text[begin:at]) for form in ends):
                 yield begin, at
                 break
@@ -243,8 +239,8 @@ def _searched(secrets: frozenset[str]) -> tuple[_Forms, _Forms]:
     forms = {form for secret in secrets for form in (secret, _decoded(secret)[0], *_forms_of(secret))}
     packed = (form.translate(_BETWEEN) for form in forms)
     return (
-        _Forms(form for form in forms if form in secrets or len(form) >= _SHORT),
-        _Forms(form for form in packed if len(form) > _DISTINCT),
+        _Forms(form for form in forms if form in secrets or len(form) >= SHORT),
+        _Forms(form for form in packed if len(form) > DISTINCT),
     )
 
 
@@ -288,12 +284,12 @@ def _forms_of(secret: str) -> Iterator[str]:
     """Return a secret in base64, inside of any text, and in hexadecimal."""
     data = secret.encode(errors="surrogateescape")
     yield base64.b64encode(data).decode().rstrip("=")
-    if len(data) < _DISTINCT // 2:
+    if len(data) < DISTINCT // 2:
         return
     for written in (data.hex(), data.hex(":")):
         yield from (written, written.upper())
     for before in range(3):
         begin, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            if end - begin >= _SHORT:
+            if end - begin >= SHORT:
                 yield encode(b"\0" * before + data).decode()[begin:end]

@@ -14,8 +14,10 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
-_SHORT: Final = 4
-_DISTINCT: Final = 8
+SHORT: Final = 4
+"""Shorter values are part of many words."""
+DISTINCT: Final = 8
+"""Shorter parts of a value are not looked for: they say little of it, and are in other text by chance."""
 _MOST_PARTS: Final = 400
 """Of a value that has secrets in it."""
 
@@ -112,7 +114,7 @@ def _stated(text: str) -> Iterator[str]:
         if before.startswith("jdbc:") and not is_address:  # jdbc:oracle:thin:user/password@host
             authority = before.rpartition(":")[2].replace("/", ":", 1)
         user, _, password = authority.partition(":")
-        token = user if kind.startswith("http") and not password and len(user) >= _SHORT else ""
+        token = user if kind.startswith("http") and not password and len(user) >= SHORT else ""
         if after:
             for one in (password, password.partition("@")[0], token):
                 yield from (one, unquote(one))
@@ -133,7 +135,7 @@ def _in_text(text: str, name: str) -> Iterator[str]:
     if _holds(name) or (is_secret and not is_address):
         for pair in islice(_PAIR.finditer(text), _MOST_PARTS):
             given = pair[2].strip("\"'")
-            if len(given) >= _SHORT and not _is_public(_words(pair[1]), given):
+            if len(given) >= SHORT and not _is_public(_words(pair[1]), given):
                 yield from (given, unquote(given))
     if not is_secret:
         for one in text.split("&") if "=" in text else (text,):
@@ -148,7 +150,7 @@ def _in_text(text: str, name: str) -> Iterator[str]:
     yield from (text, text.strip())
     if is_address:
         return
-    if len(after := text.partition(":")[2].strip()) >= _SHORT:
+    if len(after := text.partition(":")[2].strip()) >= SHORT:
         yield after
     if text.lower().startswith(("bearer ", "basic ", "token ", "apikey ")):
         yield text.rsplit(maxsplit=1)[-1]
@@ -157,5 +159,5 @@ def _in_text(text: str, name: str) -> Iterator[str]:
         yield "".join(lines)
         lines = [line for line in lines if not line.startswith("-----")]
         yield "".join(lines)
-    words = (word for line in lines for word in line.split() if len(word) >= _DISTINCT)
+    words = (word for line in lines for word in line.split() if len(word) >= DISTINCT)
     yield from islice((word for word in words if len(lines) > 1 or not word.isalpha()), _MOST_PARTS)

@@ -8,21 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclOperation
 
 from airflow_cdc_provider.kafka.errors import BrokersUnavailable
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.kafka.topic_facts import TopicFacts, TopicInspector
-
-
-def future_of(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    if isinstance(value, int):
-        future.set_exception(KafkaException(KafkaError(value, "as the test wants")))
-    else:
-        future.set_result(value)
-    return future
+from tests.unit.kafka.fake_admin import future_of
 
 
 @dataclass
