@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -157,8 +157,10 @@ def after_failure(
     known = as_error(error)
     report.signals.attempted = ""
     if isinstance(known, CommitConflict | CommitStateUnknown) or is_of_all_tables(error):
-        with suppress(Exception):  # the failure itself is raised
+        try:
             _set_failures(changes, request.id, request.failures - 1)
+        except Exception as lost:  # noqa: BLE001 - the caller raises the failure itself
+            log.warning("this attempt of signal %s counts as failed: %s", request.id, as_error(lost))
         return None
     if isinstance(known, TransientError) and request.failures < _MOST_FAILURES:
         log.warning("the snapshot of signal %s failed, %d in a row: %s", request.id, request.failures, known)
