@@ -15,6 +15,7 @@ from airflow_cdc_provider.connections.pulsar import pulsar_values
 from airflow_cdc_provider.connections.registry import registry_values
 from airflow_cdc_provider.connector import Connector
 from airflow_cdc_provider.exceptions import ConfigurationError
+from airflow_cdc_provider.secrets import resolve_secrets
 
 if TYPE_CHECKING:
     from airflow_cdc_provider.sources.contract import Finding
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 _HOSTS: Final = r"://(?:\S{0,500}@)?([^/?#\s@]*)"
 _HTTP: Final = re.compile(rf"\bhttp{_HOSTS}", re.IGNORECASE)
 _JDBC: Final = re.compile(rf"\bjdbc:(?:postgresql|mysql|mariadb){_HOSTS}", re.IGNORECASE)
-_JDBC_TLS: Final = re.compile(r"(ssl|tls)\w{0,30}=(?!disable|allow|prefer|false)", re.IGNORECASE)
+_JDBC_TLS: Final = re.compile(
+    r"ssl-?mode=(require|verify|trust)|(?<![a-z])((use|require)?ssl|tls)=(true|require|verify)", re.IGNORECASE
+)
 """Their drivers use TLS for sure only if a setting requires it."""
 
 
@@ -39,7 +42,11 @@ def plain_logins(connector: Connector) -> list[Finding]:
             )
         except ConfigurationError as error:
             findings.append(Finding("error", option, str(error), error.remedy))
-    settings = " ".join(f"{name}={value}" for name, value in connector.lake.catalog_options.items())
+    try:
+        options = resolve_secrets(connector.lake.catalog_options, "lake.catalog_options")
+    except ConfigurationError as error:
+        return [*findings, Finding("warning", "lake.catalog_options", str(error), error.remedy)]
+    settings = " ".join(f"{name}={value}" for name, value in options.items())
     named = [*_HTTP.findall(settings), *([] if _JDBC_TLS.search(settings) else _JDBC.findall(settings))]
     servers = [host for hosts in named for host in hosts.split(",") if host]
     return findings + login_findings(servers, login=True, encrypted=False, subject="lake.catalog_options")

@@ -148,7 +148,6 @@ class SftpStore:
             raise ConfigurationError(
                 f"connection {self.ssh_conn_id} has no valid host",
                 expected="a name or an address: letters, digits, and _ . - : %, not - or . first",
-                found=repr(host)[:80],
                 remedy="correct the host of the Airflow connection; a port has its own field",
             )
         return str(host)

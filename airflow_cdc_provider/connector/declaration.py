@@ -486,6 +486,8 @@ def load_connector(path: str | Path) -> Connector:
         values = read_yaml(path)
     except FileNotFoundError as error:
         raise ConfigurationError(f"connector file {path} does not exist") from error
+    if not isinstance(values, Mapping):  # it may be any file: no error has its content
+        raise ConfigurationError(f"{path} has no declaration", expected="a mapping of options in YAML")
     return Connector.from_dict(values)
 
 

@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.options import NATIVE, Rendered, rendered, unwrapped, value_of
 from airflow_cdc_provider.tasks.failures import for_airflow
-from airflow_cdc_provider.tasks.rendered_arguments import Shown, keep_rendered
+from airflow_cdc_provider.tasks.rendered_arguments import Shown, keep_secrets
 
 _MARKS = ("{{", "{%", "{#")
 
@@ -47,10 +47,15 @@ class TemplatedTask:
         self, parent: Any, template_fields: Iterable[str], *more: Any, **named: Any
     ) -> None:
         airflow: Any = super()
+        shown = ("connector", "conf", "env_vars")
+        if parent is self:
+            for name in _given_by_a_task(self).intersection(template_fields):
+                setattr(self, name, rendered(getattr(self, name)))
+            # If a template fails, or gives an invalid value, nothing is registered after it.
+            keep_secrets(*(getattr(self, name, None) for name in shown))
         airflow._do_render_template_fields(parent, template_fields, *more, **named)
         if parent is self:
-            shown = ("connector", "conf", "env_vars")
-            keep_rendered(*(getattr(self, name, None) for name in shown))
+            keep_secrets(*(getattr(self, name, None) for name in shown))
             for name in shown:
                 value = getattr(self, name, None)
                 if isinstance(value, str) and masked(value) != value:
@@ -62,6 +67,16 @@ class TemplatedTask:
                 setattr(self, name, _to_text(name, getattr(self, name)))
         except CdcError as error:
             raise for_airflow(error) from None
+
+
+def _given_by_a_task(task: Any) -> frozenset[str]:
+    """Return the arguments that ``expand_kwargs`` took from a task's result."""
+    mapped = task.dag.task_dict.get(task.task_id) if task.has_dag() else None
+    given = getattr(getattr(mapped, "expand_input", None), "value", None)
+    members = given if isinstance(given, (list, tuple)) else (given,)
+    if isinstance(given, Mapping) or not any(hasattr(member, "resolve") for member in members):
+        return frozenset()
+    return frozenset(task.template_fields) - mapped.partial_kwargs.keys()
 
 
 def _texts(task: type) -> frozenset[str]:
@@ -138,7 +153,7 @@ def to_mapping(name: str, value: Mapping[str, Any] | str | None) -> dict[str, An
     found = value_of(value) if isinstance(value, str) else value
     if not isinstance(found, Mapping):
         raise ConfigurationError(
-            f"invalid value for {name}", expected="a JSON object", found=repr(value)[:80], remedy=NATIVE
+            f"invalid value for {name}", expected="a JSON object", found=type(found).__name__, remedy=NATIVE
         )
     return dict(unwrapped(found))
 

@@ -25,8 +25,8 @@ class Shown(dict[str, Any]):
         return masked(super().__repr__())
 
 
-def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
-    """Register the secrets in a task's rendered arguments.
+def keep_secrets(connector: ConnectorLike | None, *settings: Any) -> None:
+    """Register the secrets in a task's arguments, before or after their templates are rendered.
 
     Args:
         connector: The declaration; an invalid one fails the task later.
@@ -35,9 +35,12 @@ def keep_rendered(connector: ConnectorLike | None, *settings: Any) -> None:
     with contextlib.suppress(CdcError):
         if connector is not None:
             to_connector(connector)
-    for given in settings:
+    for given in (connector, *settings):
         plain = value_of(given) if isinstance(given, str) else given
-        remember(list(stated_secrets(plain)) if isinstance(plain, Mapping) else [], secret=True)
+        if isinstance(plain, str):  # no mapping: a template may break its notation
+            remember(list(stated_secrets({"": plain})), secret=True)
+        elif given is not connector and isinstance(plain, Mapping):
+            remember(list(stated_secrets(plain)), secret=True)
     keep_secret(known().secrets, secret=True)
 
 

@@ -578,13 +578,21 @@ def test_the_connection_of_each_option_is_checked() -> None:
         ({"uri": "jdbc:postgresql://db:5432/x?a=b", "jdbc.password": "x"}, "db:5432"),
         ({"uri": "jdbc:mysql://a,db/x?useSSL=false", "jdbc.password": "x"}, "a, db"),
         ({"uri": "jdbc:postgresql://db/x", "jdbc.sslmode": "prefer", "jdbc.password": "x"}, "db"),
+        ({"uri": "jdbc:postgresql://db/x", "jdbc.sslmode": "allow", "jdbc.sslpassword": "x1"}, "db"),
+        ({"uri": "jdbc:postgresql://db/x?sslrootcert=/ca.pem", "jdbc.password": "x"}, "db"),
+        ({"uri": "${env:CATALOG}", "credential": "x"}, "c:8181"),
         ({"uri": "https://c", "s3.endpoint": "https://s3", "credential": "x"}, ""),
+        ({"uri": "jdbc:mysql://db/x?sslMode=VERIFY_CA", "jdbc.password": "x"}, ""),
+        ({"uri": "jdbc:mysql://db/x?useSSL=true", "jdbc.password": "x"}, ""),
         ({"uri": "http://localhost:8181", "s3.endpoint": "http://127.0.0.1:9000"}, ""),
         ({"uri": "jdbc:postgresql://db/x?sslmode=verify-full", "jdbc.password": "x"}, ""),
         ({"uri": "jdbc:sqlite:/tmp/x", "warehouse": "s3://b/http"}, ""),
     ],
 )
-def test_each_address_of_a_catalog_without_tls_is_reported(settings: dict[str, str], host: str) -> None:
+def test_each_address_of_a_catalog_without_tls_is_reported(
+    settings: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CATALOG", "http://me:S3cretPw@c:8181/v1")
     lake = {"catalog_options": {"type": "rest", **settings}}
     found = plain_logins(Connector.from_dict({"name": "s", "source": {"type": "mongodb"}, "lake": lake}))
     texts = [one.message for one in found if one.subject == "lake.catalog_options"]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import tests.unit.airflow_home  # noqa: F401  # isort: skip  # before Airflow
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.exceptions import AirflowException
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.definitions.param import ParamsDict
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
+from airflow_cdc_provider import masking
 from airflow_cdc_provider.connector.declaration import to_connector
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.operators.stages import CdcSyncOperator
@@ -146,6 +152,17 @@ def test_what_a_parameter_gives_at_run_time_is_no_reference(mapped: bool) -> Non
     refused(made.connector)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_a_task_gives_to_expand_kwargs_is_no_reference(listed: bool) -> None:
+    with DAG("shop", schedule=None):
+        upstream: Any = EmptyOperator(task_id="upstream").output
+        given_value = [upstream] if listed else upstream
+        mapped = CdcSyncOperator.partial(task_id="task").expand_kwargs(given_value)
+    made: Any = mapped.unmap({"connector": declared(lake={"namespace": REFERENCES[0]})})
+    made._do_render_template_fields(made, ("connector",), {}, made.get_template_env(), seen_oids=set())
+    refused(made.connector)
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_references_of_the_author_are_what_they_were(native: bool, mapped: bool) -> None:
@@ -190,3 +207,39 @@ def test_no_reference_gets_out_of_what_a_template_gives(value: Any) -> None:
 def test_names_of_any_kind_are_kept() -> None:
     value = {(1, 2): "a", 3: ["b"], None: "c"}
     assert unwrapped(rendered(value)) == unwrapped(value_of(Rendered(repr(value)))) == value
+
+
+@pytest.mark.parametrize("given_value", ["${env:HOME}", "x" * 200_000, '"', {"a": 1}])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_secrets_of_the_author_stay_masked_whatever_is_given(given_value: Any, as_text: bool) -> None:
+    planted = "sid=Qq7-plantedCookie9"
+    catalog = {"type": "rest", "warehouse": GIVEN, "header.X-Sid": planted}
+    whole: Any = declared(lake={"catalog_options": catalog}, tables=[GIVEN])
+    conf: Any = {"spark.hadoop.x": GIVEN, "spark.hadoop.x.token": "Qq8-plantedToken9"}
+    if as_text:
+        whole, conf = json.dumps(whole), json.dumps(conf)
+    masking.forget()
+    with DAG("shop", schedule=None):
+        made: Any = CdcSyncOperator(task_id="task", connector=whole, conf=conf)
+    with contextlib.suppress(AirflowException):
+        made.render_template_fields({"params": {"given": given_value}, "task": made})
+    shown = masking.masked(f"{whole} {conf} {made.connector} {made.conf}")
+    assert "plantedCookie" not in shown
+    assert "plantedToken" not in shown
+
+
+def test_a_template_that_fails_shows_no_secret() -> None:
+    """Airflow logs the template."""
+    masking.forget()
+    whole = declared(lake={"catalog_options": {"type": "rest", "header.X-Sid": "Qq7-plantedCookie9"}})
+    with pytest.raises(UndefinedError):
+        task({**whole, "tables": ["{{ dag_run.conf.a.b }}"]})
+    assert "plantedCookie" not in masking.masked(str(whole))
+
+
+def test_a_path_that_a_template_gives_shows_nothing_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret.env"
+    path.write_text("FERNET_KEY=Zm9vYmFyc2VjcmV0MTIz")
+    with pytest.raises(ConfigurationError) as caught:
+        to_connector(str(path))
+    assert "Zm9v" not in str(caught.value)

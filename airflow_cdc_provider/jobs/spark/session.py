@@ -1,9 +1,9 @@
 """The Spark session of a job, and the lake inside it.
 
 :func:`build_session` starts or joins a session and adds the settings of this package. Settings of
-``spark-submit``, the cluster's ``spark-defaults.conf`` or a running session take precedence, with one
-exception: the session's time zone is UTC, because change records have UTC timestamps. What Spark redacts is
-extended.
+``spark-submit``, the cluster's ``spark-defaults.conf`` or a running session take precedence, with these
+exceptions: the session's time zone is UTC, because change records have UTC timestamps; names of columns are
+not searched for variables (``${env:NAME}``). What Spark redacts is extended.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionEx
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _TIME_ZONE = "spark.sql.session.timeZone"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_SUBSTITUTION = "spark.sql.variable.substitute"
 
 
 def build_session(
@@ -75,7 +76,7 @@ def build_session(
     _require_iceberg(SparkContext._jvm)
     builder = SparkSession.builder
     for name, value in configured.items():
-        if name not in present or name in {_EXTENSIONS, _TIME_ZONE, REDACTION}:
+        if name not in present or name in {_EXTENSIONS, _TIME_ZONE, _SUBSTITUTION, REDACTION}:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
     if _SHUFFLE_PARTITIONS not in present.keys() | extra.keys():  # 200 by default: for big data
@@ -152,6 +153,7 @@ def settings(
         **extra,
         _EXTENSIONS: ",".join(extensions),
         _TIME_ZONE: "UTC",
+        _SUBSTITUTION: "false",  # else ${env:NAME} in a column's name is a variable of the driver
         REDACTION: with_redaction({**extra, **present}.get(REDACTION, "")),
     }
 

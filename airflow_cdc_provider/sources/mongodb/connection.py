@@ -48,6 +48,8 @@ Client = TypeVar("Client")
 _APP_NAME: Final = "airflow-cdc-provider"
 
 _SERVER: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\])(:\d{1,5})?")
+_OF_MANY_SERVERS: Final = ("replicaset", "directconnection", "srvmaxhosts", "srvservicename")
+"""Options that are invalid with the address of one server."""
 _NO_SUCH_COMMAND: Final = 59
 _TRIES: Final = 5
 
@@ -273,8 +275,12 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
     options = {
         name.lower(): value
         for name, value in (*parsed["options"].items(), *values.options.items())
-        if name.lower() not in ("replicaset", "directconnection")
+        if name.lower() not in _OF_MANY_SERVERS
     }
+    if "tlsinsecure" in options:  # the parser has added what it means, which the driver refuses beside it
+        options = {
+            k: v for k, v in options.items() if not k.startswith(("tlsallowinvalid", "tlsdisableocsp"))
+        }
     credentials = {name: parsed[name] for name in ("username", "password") if parsed[name]} | dict(
         values.credentials
     )

@@ -166,6 +166,7 @@ def test_fields_whose_names_engines_confuse_have_columns_that_all_of_them_read(
         [{"_id": 1, "name": 1, "a": 2, "document": 3, "é": 4}],
         [{"_id": 2, "NAME": 5, "a.b": 6, "name": 7, "NAME__2": 8}, {"_id": 3, "_file": 9, "_cdc": 10}],
         [{"_id": 4, "Name": 11, "_rest": 12, "É": 13, "zip-code": 14, "a`b": 15, 'a"b': 16, "": 17}],
+        [{"_id": 25, "${env:HOME}": 18, "${x}b": 19, "${": 20}],
     ]
     for first in (5, 15):
         batch = []
