@@ -71,7 +71,7 @@ class TemplatedTask:
 
 def _given_by_a_task(task: Any) -> frozenset[str]:
     """Return the arguments that ``expand_kwargs`` took from a task's result."""
-    mapped = task.dag.task_dict.get(task.task_id) if task.has_dag() else None
+    mapped: Any = task.dag.task_dict.get(task.task_id) if task.has_dag() else None
     given = getattr(getattr(mapped, "expand_input", None), "value", None)
     members = given if isinstance(given, (list, tuple)) else (given,)
     if isinstance(given, Mapping) or not any(hasattr(member, "resolve") for member in members):

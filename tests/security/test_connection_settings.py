@@ -321,8 +321,9 @@ def test_a_client_of_one_server_has_no_options_that_exclude_each_other(
     monkeypatch.setattr(connection, "_hello", lambda client: {"me": "h:1"})
     monkeypatch.setattr(connection, "parse_uri", lambda host, validate: parsed)
     with connection.pinned_client(MongodbValues.read({"host": host}, 1)) as client:
+        pool: Any = client.options.pool_options
         assert client.options.direct_connection
-        assert not client.options.pool_options._ssl_context.verify_mode
+        assert not pool._ssl_context.verify_mode
 
 
 def test_each_client_of_mongodb_has_options_that_a_connection_may_have() -> None:

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.exceptions import AirflowException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.exceptions import AirflowException
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError

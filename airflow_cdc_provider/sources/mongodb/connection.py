@@ -277,7 +277,7 @@ def pinned_client(values: ConnectionValues) -> MongoClient:
         for name, value in (*parsed["options"].items(), *values.options.items())
         if name.lower() not in _OF_MANY_SERVERS
     }
-    if "tlsinsecure" in options:  # the parser has added what it means, which the driver refuses beside it
+    if "tlsinsecure" in options:  # the parser has added what it means, which the driver refuses with it
         options = {
             k: v for k, v in options.items() if not k.startswith(("tlsallowinvalid", "tlsdisableocsp"))
         }
