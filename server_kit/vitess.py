@@ -92,7 +92,7 @@ class VitessServer(Server):
         folder: Where it keeps everything. Default: a temporary folder that :meth:`close` removes. In a folder
             that was used before it starts with its data. Its path must be short, for it has sockets.
         keyspaces: Its keyspaces. Tablets of types PRIMARY, REPLICA and RDONLY serve each shard.
-        version: Version of the Go module: 0.24.2 is Vitess 24.0.2.
+        version: Version of the Go module: 0.24.4 is Vitess 24.0.4.
         port: Port of VTGate's gRPC.
         auth: Whether gRPC asks for a login; :attr:`connection` then has one.
         extra: Settings of :attr:`connection`'s extra, where options ask for some (TLS).

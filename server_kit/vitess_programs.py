@@ -20,10 +20,10 @@ from server_kit.cache import cached, require_hash
 from server_kit.debian import unpack_packages
 from server_kit.programs import find_program, run_program
 
-DEFAULT_VERSION: Final = "0.24.2"
-"""Version of the Go module: Vitess 24.0.2."""
+DEFAULT_VERSION: Final = "0.24.4"
+"""Version of the Go module: Vitess 24.0.4. Earlier ones may block DDL (vitessio/vitess#20314)."""
 _MODULE: Final = "vitess.io/vitess"
-_SUMS: Final = {"0.24.2": "h1:0PJyoM6BavL7Xwm53SUgWx8V3UTHzV6m5ZYBcQ9PMdA="}
+_SUMS: Final = {"0.24.4": "h1:fjIFc28fGYF6Bxu4heHsKvx+huPbA4NmIeLJL4clbc8="}
 """Go's hashes of the module, by version."""
 _GO: Final = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
 """Go runs as it is installed: it would download the toolchain that a go.mod names, without a hash of ours."""

@@ -194,7 +194,7 @@ def test_first_capture_is_news_and_a_wrong_offset_fails_at_once(shop: Shop) -> N
 def test_hook_tests_its_connection_and_runs_statements() -> None:
     good, text = VitessCdcHook("vitess_news").test_connection()
     assert good, text
-    assert text == "Vitess 24.0.2, keyspaces lookup, shop"
+    assert text == "Vitess 24.0.4, keyspaces lookup, shop"
     hook = hook_for(Connector.from_dict(DECLARATION))
     assert isinstance(hook, VitessCdcHook)
     with hook as client:

@@ -30,7 +30,7 @@ def test_sound_keyspace_has_nothing_to_find(vitess_server: VitessServer) -> None
         capture.close()
         assert findings(found) == {}
         reported = findings(found, "ok")
-        assert "Vitess 24.0.2 answers" in reported["connection"]
+        assert "Vitess 24.0.4 answers" in reported["connection"]
         assert "shop has the shards -80, 80-" in reported["keyspace"]
         assert "1 selected: chk_a" in reported["tables"]
         assert "retained for 3 d 0 h" in reported["binlogs"]

@@ -21,7 +21,9 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_cdc_provider.changes.contribution import UNRESOLVED
 from airflow_cdc_provider.changes.record import CHANGE, CHANGE_SCHEMA, QUARANTINE, SNAPSHOT
 from airflow_cdc_provider.exceptions import CdcError, CorruptInput
 from airflow_cdc_provider.lake.reconcile import reconcile_cells
@@ -93,7 +95,7 @@ def page(form: _Form, choices: Choices) -> None:
     assert left <= len(data)
     records = to_records(found, GroupRead("s.t", "0", 0, 0, 1, (STREAM,)), STREAM, TABLE)
     records.validate(full=True)
-    quarantined = records.filter(pa.compute.equal(records["kind"], QUARANTINE))
+    quarantined = records.filter(pc.equal(records["kind"], QUARANTINE))
     for again in QuarantineReader({TABLE.schema_id: columns})(quarantined):
         again.validate(full=True)
     for payload in records.column("payload").to_pylist():
@@ -188,7 +190,8 @@ def _decode(form: _Form, records: list[dict[str, object]]) -> None:
 
 
 def _show(codec: ScyllaCodec, contributions: pa.RecordBatch) -> None:
-    live = reconcile_cells(pa.Table.from_batches([contributions]), _NOW, "scylla").live.combine_chunks()
+    decided = pa.Table.from_batches([contributions.filter(pc.not_equal(contributions["scope"], UNRESOLVED))])
+    live = reconcile_cells(decided, _NOW, "scylla").live.combine_chunks()
     for part in live.to_batches():
         with suppress(CdcError):
             projected = codec.project(part)
