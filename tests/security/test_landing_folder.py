@@ -668,6 +668,25 @@ def test_a_hole_of_two_gibibytes_is_not_read_into_memory(tmp_path: Path) -> None
     assert found == SOUND
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_markers_with_wrong_targets_cost_what_lies_between_them(shared: bool, tmp_path: Path) -> None:
+    """All of them point to one place behind a hole, or each one to the end of itself."""
+    area, size = _area(tmp_path), 24 << 20
+    data = bytearray(header(BAD))
+    for _ in range(4000):
+        data += marker(BAD, len(data), size - 8 if shared else len(data) + 8) + b"\xff" * 8 * (not shared)
+    path = put_segment(area / "a", BAD, bytes(data))
+    os.truncate(path, size)
+    with path.open("r+b") as file:
+        file.seek(size - 8)
+        file.write(b"\xff" * 8)
+    put_index(area / "a", BAD, f"{size}\nCOMPLETED")
+    folder, faults = LogFolder(str(area)), Faults()
+    with bounded(seconds=1):
+        plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
+    assert sum(len(part.damage) for part in plan.partitions) >= 3999
+
+
 # Transfers.
 
 
