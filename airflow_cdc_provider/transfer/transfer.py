@@ -77,6 +77,8 @@ class Transfer:
             as skipped.
         archive: Target of captured segments, for ``archive``.
         errors: Target of segments that can't be copied, and of the reasons.
+        moves_lost: Whether the stored part of a lost segment is moved to ``errors``. A shipper leaves it:
+            who writes to the target would else fill the node's disk.
         retry_errors: Copy the segments of ``errors`` to the target unchanged; capture then reads their intact
             part, and quarantines the rest.
         transfer_class: Receives captured segments and errors. Requires a target of whole segments in a
@@ -92,6 +94,7 @@ class Transfer:
     is_captured: Callable[[Segment], bool] = never
     archive: WholeSegments | None = None
     errors: WholeSegments | None = None
+    moves_lost: bool = True
     retry_errors: bool = False
     transfer_class: CommitLogTransfer | None = None
     parallel: int = 1
@@ -196,11 +199,12 @@ class Transfer:
     def _give_up(self, source: Source, lost: Segment, counts: TransferCounts) -> None:
         _log.error("segment %s is lost: %s", lost.name, _DROPPED)
         counts.lost += 1
-        if self.target.give_up(lost) or self.errors is None:
+        if self.target.give_up(lost) or self.errors is None or not self.moves_lost:
             return
         here = self.target.landed().get(lost.name)
         if here is not None and isinstance(self.target, WholeSegments):
-            self.errors.bring(here, self.target, here.size_bytes, self.pace)
+            if here.size_bytes <= LARGEST_SEGMENT_BYTES:
+                self.errors.bring(here, self.target, here.size_bytes, self.pace)
             self._note(lost, _DROPPED, counts)
             self.target.remove(here)
         else:

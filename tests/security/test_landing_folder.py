@@ -55,7 +55,7 @@ from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.s3 import S3Store
 from airflow_cdc_provider.transfer.segments import Index, Segment
-from airflow_cdc_provider.transfer.shipper import alone
+from airflow_cdc_provider.transfer.shipper import Settings, Shipper, alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from airflow_cdc_provider.transfer.whole import WholeSegments
@@ -1080,6 +1080,41 @@ def test_a_landing_server_does_not_fill_the_disk_of_a_node(
     for act in (lambda: store.write("a", [b"x"]), lambda: list(store.read("CommitLog-7-1.json", 0, 1000))):
         with pytest.raises(TransientError, match="refused a command"):
             act()
+
+
+def _phantom(landing: Path, number: int, size: int) -> None:
+    """Make a segment that seems to grow, and takes no room."""
+    landing.mkdir(parents=True, exist_ok=True)
+    sparse(landing / f"CommitLog-7-{number}.log", size)
+    put_index(landing, number, "9")
+
+
+def test_a_shipper_copies_nothing_back_to_its_node(tmp_path: Path) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing" / "host"
+    node.finishes(1000, noise(40))
+    node.grows(1001, noise(40))
+    _phantom(landing, 5, 1 << 20)
+    options = ("cdc_raw", "host_id = host", f"target = {landing.parent}", "errors_folder")
+    lines = [line if "=" in line else f"{line} = {tmp_path / line}" for line in options]
+    (tmp_path / "ini").write_text("\n".join(["[shipper]", *lines]))
+    for _ in range(2):
+        assert Shipper(Settings.read(tmp_path / "ini")).ship().lost == 1
+    assert not (tmp_path / "errors_folder").exists()
+    assert (landing / "CommitLog-7-5.log").exists(), "capture reads it"
+    assert (landing / "CommitLog-7-1000.log").read_bytes() == node.durable(1000)
+
+
+def test_holes_of_lost_segments_fill_no_errors_folder(tmp_path: Path) -> None:
+    node, landing, errors = Node(tmp_path / "cdc_raw"), tmp_path / "landing", tmp_path / "errors"
+    node.grows(1000, noise(40))
+    _phantom(landing, 5, 1 << 32)
+    _phantom(landing, 6, 64 << 20)
+    with bounded(seconds=2):
+        assert Transfer(node.segments, whole(landing), errors=whole(errors)).run().lost == 2
+    assert {path.name for path in errors.glob("*.log")} == {"CommitLog-7-6.log"}
+    assert (errors / "CommitLog-7-6.log").stat().st_size == 64 << 20
+    assert sum(path.stat().st_blocks for path in errors.iterdir()) < 100
+    assert {path.name for path in landing.glob("*.log")} == {"CommitLog-7-1000.log"}
 
 
 def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
