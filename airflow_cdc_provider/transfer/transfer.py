@@ -253,7 +253,7 @@ class Transfer:
             _log.warning("segment %s can't be compared with its copy: %s", segment.name, error)
             return False
         if not same:
-            _log.error("segment %s is kept: its copy differs from it", segment.name)
+            _log.error("segment %s is kept: its copy differs from it, or can't be read", segment.name)
         return same
 
     def _free(self, source: Source, segment: Segment, counts: TransferCounts) -> None:

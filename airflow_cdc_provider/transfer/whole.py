@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import LARGEST_INDEX_BYTES, Index, Segment, segment_number
@@ -128,8 +128,8 @@ class WholeSegments:
                 text = b"".join(self.store.read(name, 0, LARGEST_INDEX_BYTES)).decode("ascii", "replace")
             except FileNotFoundError:
                 return None
-            except OSError as error:
-                _log.warning("%s can't be read: %s", name, error.strerror)
+            except (CdcError, OSError) as error:
+                _log.warning("%s can't be read: %s", name, error)
                 return None
             index = Index.parse(text)
             if index is not None or _HALF.fullmatch(text) is None or time.monotonic() > deadline:

@@ -1117,6 +1117,77 @@ def test_holes_of_lost_segments_fill_no_errors_folder(tmp_path: Path) -> None:
     assert {path.name for path in landing.glob("*.log")} == {"CommitLog-7-1000.log"}
 
 
+class _Refusing(FolderStore):
+    """A store in which some files can't be read until they are written."""
+
+    def __init__(self, path: Path, error: Exception, *refused: str) -> None:
+        super().__init__(path)
+        self.error, self.refused = error, {*refused}
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        if name in self.refused:
+            raise self.error
+        return super().read(name, begin, end)
+
+    def write(self, name: str, pieces: Any) -> None:
+        super().write(name, pieces)
+        self.refused -= {name}
+
+
+REFUSALS: Final = [
+    PermissionError(errno.EACCES, "Permission denied"),
+    ConfigurationError("access to one object is denied"),
+    TransientError("refused a command"),
+]
+LAYOUTS: Final[dict[Callable[[Path], Any], str]] = {
+    whole: "CommitLog-7-{}_cdc.idx",
+    chunked: "CommitLog-7-{}.json",
+}
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_cannot_be_read_keeps_no_segment_from_a_target(
+    layout: Callable[[Path], Any], error: Exception, tmp_path: Path
+) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing"
+    for number in (5, 6, 7, 10):
+        node.finishes(number, noise(40, number))
+    Transfer(node.segments, layout(landing)).run()
+    node.log(5).unlink()
+    node.finishes(11, noise(40))
+    target = layout(landing)
+    target.store = _Refusing(
+        landing,
+        error,
+        *(LAYOUTS[layout].format(n) for n in (5, 6)),
+        "CommitLog-7-7.log",
+        "CommitLog-7-7.log.0-68",
+    )
+    counts = Transfer(node.segments, target, after_transfer="delete", errors=whole(tmp_path / "errors")).run()
+    assert (counts.lost, counts.failed, len(target.store.refused)) == (0, 0, 2), counts
+    assert not list(node.cdc_raw.glob("*.log"))
+    landed = layout(landing).landed().values()
+    assert {segment.id: segment.complete for segment in landed} == dict.fromkeys((5, 6, 7, 10, 11), True)
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_cannot_be_read_keeps_no_other_segment_in_its_source(
+    layout: Callable[[Path], Any], error: Exception, tmp_path: Path
+) -> None:
+    node, bucket, landing = Node(tmp_path / "cdc_raw"), tmp_path / "bucket", tmp_path / "landing"
+    for number in (5, 6):
+        node.finishes(number, noise(40, number))
+    Transfer(node.segments, layout(bucket)).run()
+    source = layout(bucket)
+    source.store = _Refusing(bucket, error, LAYOUTS[layout].format(5))
+    with contextlib.suppress(ConfigurationError, OSError):
+        counts = Transfer(source, whole(landing)).run()
+        assert (counts.copied, counts.failed) == (1, int(layout is chunked))
+    assert (landing / "CommitLog-7-6.log").read_bytes() == node.durable(6)
+
+
 def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
     reader = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_EX)
