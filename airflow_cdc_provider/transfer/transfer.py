@@ -6,8 +6,9 @@ completes a killed one. Segments are copied in parallel; a failed one doesn't bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -109,16 +110,18 @@ class Transfer:
             OSError: A folder isn't writable.
         """
         counts = TransferCounts()
-        if self.source is not None:
-            with self.target.store.exclusive():
-                for directory in (self.target, self.errors, self.archive):
-                    if directory is not None:
-                        directory.store.sweep()
-                if self.retry_errors and self.errors is not None:
-                    self._bring_errors(self.errors, counts)
-                self._bring_all(self.source, counts)
-        if self.after_commit != "keep":
-            self._clear_captured(counts)
+        try:
+            if self.source is not None:
+                with self.target.store.exclusive():
+                    for directory in (self.target, self.errors, self.archive):
+                        if directory is not None:
+                            directory.store.sweep()
+                    if self.retry_errors and self.errors is not None:
+                        self._bring_errors(self.errors, counts)
+                    self._bring_all(self.source, counts)
+        finally:  # what was captured is cleared, whatever keeps the others from being copied
+            if self.after_commit != "keep":
+                self._clear_captured(counts)
         counts.copied_bytes = self.pace.travelled_bytes
         return counts
 
@@ -164,7 +167,8 @@ class Transfer:
             if (
                 lost.name not in quarantined or here is not None
             ):  # both: a transfer was killed while giving it up
-                self._give_up(source, lost, counts)
+                with self._going_on(lost, counts):
+                    self._give_up(source, lost, counts)
         for _, outcome in outcomes:
             if isinstance(outcome, _BLOCKING):
                 raise outcome
@@ -301,18 +305,29 @@ class Transfer:
                     "segment %s stays in the errors folder: it is before the stored offset", segment.name
                 )
                 continue
-            self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
-            errors.remove(segment)
-            if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
-                errors.store.remove(segment.name + NOTE_SUFFIX)
-            counts.copied += 1
+            with self._going_on(segment, counts):
+                self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
+                errors.remove(segment)
+                if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
+                    errors.store.remove(segment.name + NOTE_SUFFIX)
+                counts.copied += 1
 
     def _clear_captured(self, counts: TransferCounts) -> None:
         if not isinstance(self.target, WholeSegments):
             return
         for segment in self.target.segments():
             if (segment.complete or not segment.readable) and self.is_captured(segment):
-                self._dispose(self.target, segment, counts)
+                with self._going_on(segment, counts):
+                    self._dispose(self.target, segment, counts)
+
+    @contextmanager
+    def _going_on(self, segment: Segment, counts: TransferCounts) -> Iterator[None]:
+        """Count a segment's error, so that it doesn't stop the work on others."""
+        try:
+            yield
+        except (CdcError, Vanished, OSError) as error:
+            counts.failed += 1
+            _log.warning("segment %s was left, the next transfer will retry: %s", segment.name, error)
 
     def _dispose(self, target: WholeSegments, segment: Segment, counts: TransferCounts) -> None:
         if segment.readable:

@@ -1188,6 +1188,58 @@ def test_a_file_that_cannot_be_read_keeps_no_other_segment_in_its_source(
     assert (landing / "CommitLog-7-6.log").read_bytes() == node.durable(6)
 
 
+@pytest.mark.parametrize("error", [*REFUSALS, Vanished("x")], ids=lambda error: type(error).__name__)
+def test_a_lost_segment_that_cannot_be_read_stops_neither_transfer_nor_clearing(
+    error: Exception, tmp_path: Path
+) -> None:
+    node, landed = Node(tmp_path / "cdc_raw"), Node(tmp_path / "landing")
+    node.finishes(1003, noise(40))
+    node.grows(1004, noise(40))
+    for number in (1000, 1001):
+        landed.finishes(number, noise(40))
+    for number in (5, 6):
+        _phantom(landed.cdc_raw, number, 9)
+    target, errors = landed.segments, whole(tmp_path / "errors")
+    target.store = _Refusing(landed.cdc_raw, error, "CommitLog-7-5.log")
+    counts = Transfer(
+        node.segments,
+        target,
+        after_commit="delete",
+        is_captured=lambda s: s.id in (1000, 1001),
+        errors=errors,
+    ).run()
+    assert (counts.copied, counts.lost, counts.failed, counts.deleted) == (2, 2, 1, 2)
+    assert {number for number, _ in _ids(target)} == {5, 1003, 1004}
+
+
+def _ids(segments: WholeSegments) -> list[tuple[int, bool]]:
+    return [(segment.id, segment.complete) for segment in segments.segments()]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_what_was_captured_is_archived_whatever_cannot_be_read(error: Exception, tmp_path: Path) -> None:
+    landed, archive = Node(tmp_path / "landing"), whole(tmp_path / "archive")
+    for number in (1000, 1001, 1002):
+        landed.finishes(number, noise(40))
+    target = landed.segments
+    target.store = _Refusing(landed.cdc_raw, error, "CommitLog-7-1000.log")
+    counts = Transfer(None, target, after_commit="archive", is_captured=lambda _: True, archive=archive).run()
+    assert (counts.archived, counts.deleted, counts.failed) == (2, 2, 1)
+    assert (_ids(target), _ids(archive)) == ([(1000, True)], [(1001, True), (1002, True)])
+
+
+def test_what_was_captured_is_cleared_whatever_keeps_the_others_from_being_copied(tmp_path: Path) -> None:
+    node, landed = Node(tmp_path / "cdc_raw"), Node(tmp_path / "landing")
+    node.finishes(1003, noise(40))
+    landed.finishes(1000, noise(40))
+    (landed.cdc_raw / ".transfer.lock").mkdir()
+    with pytest.raises(OSError, match="it is a folder"):
+        Transfer(
+            node.segments, landed.segments, after_commit="delete", is_captured=lambda s: s.id == 1000
+        ).run()
+    assert _ids(landed.segments) == []
+
+
 def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
     reader = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_EX)
