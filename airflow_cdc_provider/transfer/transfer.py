@@ -320,6 +320,12 @@ class Transfer:
                 with self._going_on(segment, counts):
                     self._dispose(self.target, segment, counts)
 
+    def _is_another(self, target: WholeSegments, segment: Segment) -> bool:
+        """Return whether the archive has a segment of this id: what was captured isn't replaced any more."""
+        if self.after_commit != "archive" or self.archive is None or not self.archive.has(segment):
+            return False
+        return not equal_start(self.archive, target, segment, segment.size_bytes)
+
     @contextmanager
     def _going_on(self, segment: Segment, counts: TransferCounts) -> Iterator[None]:
         """Count a segment's error, so that it doesn't stop the work on others."""
@@ -330,8 +336,12 @@ class Transfer:
             _log.warning("segment %s was left, the next transfer will retry: %s", segment.name, error)
 
     def _dispose(self, target: WholeSegments, segment: Segment, counts: TransferCounts) -> None:
-        if segment.readable:
-            if self.after_commit == "archive" and self.archive is not None:
+        if segment.size_bytes > LARGEST_SEGMENT_BYTES:
+            _log.error("%s is removed: it is larger than any segment", segment.name)
+        elif segment.readable and self._is_another(target, segment):
+            _log.error("segment %s is removed: the archive has another one of its id", segment.name)
+        elif segment.readable:
+            if self.after_commit == "archive" and self.archive is not None and not self.archive.has(segment):
                 self.archive.bring(segment, target, segment.size_bytes, Pace())
                 counts.archived += 1
             if self.transfer_class is not None and isinstance(target.store, FolderStore):
@@ -349,8 +359,7 @@ class Transfer:
 def _private_copy(store: FolderStore, segment: Segment, folder: Path) -> tuple[Path, Path | None]:
     """Copy a segment and its index to where their writer can't replace them by links."""
     log, index = folder / segment.name, folder / segment.index_name
-    with log.open("wb") as file:
-        file.writelines(store.read(segment.name, 0, segment.size_bytes))
+    FolderStore(folder).write(segment.name, store.read(segment.name, 0, segment.size_bytes))
     if segment.index is None:
         return log, None
     index.write_text(segment.index.text)

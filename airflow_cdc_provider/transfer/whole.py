@@ -86,6 +86,16 @@ class WholeSegments:
                 remedy="set Cassandra's umask to allow its group to read, and join it: docs/transfer.md",
             ) from error
 
+    def has(self, segment: Segment) -> bool:
+        """Return whether a segment of this name was written, with its idx, if it has one."""
+        names = [segment.name] if segment.index is None else [segment.name, segment.index_name]
+        try:
+            for name in names:
+                next(iter(self.store.read(name, 0, 1)), None)
+        except FileNotFoundError:
+            return False
+        return True
+
     def remove(self, segment: Segment) -> None:
         """Remove a segment, its idx first."""
         self.store.remove(segment.index_name)

@@ -1240,6 +1240,42 @@ def test_what_was_captured_is_cleared_whatever_keeps_the_others_from_being_copie
     assert _ids(landed.segments) == []
 
 
+def test_holes_under_captured_ids_fill_neither_archive_nor_temporary_folder(tmp_path: Path) -> None:
+    landing, archive, blocks = tmp_path / "landing", tmp_path / "archive", list[int]()
+
+    class Measuring(CommitLogTransfer):
+        def on_success(self, log: Path, index: Path | None) -> None:
+            assert log.stat().st_size == 64 << 20
+            blocks.append(log.stat().st_blocks)
+
+    for number, size in ((1000, 1 << 32), (1001, 64 << 20)):
+        _phantom(landing, number, size)
+        put_index(landing, number, "9\nCOMPLETED")
+    arguments: dict[str, Any] = {"is_captured": lambda _: True, "transfer_class": Measuring()}
+    with bounded(seconds=2):
+        Transfer(None, whole(landing), after_commit="archive", archive=whole(archive), **arguments).run()
+    assert list(landing.iterdir()) == []
+    assert _ids(whole(archive)) == [(1001, True)]
+    assert blocks
+    assert max(*blocks, *(path.stat().st_blocks for path in archive.iterdir())) < 100
+
+
+def test_no_file_replaces_a_segment_that_was_archived(tmp_path: Path) -> None:
+    landed, archive, keeping = Node(tmp_path / "landing"), tmp_path / "archive", _Keeping()
+    landed.finishes(1000, noise(40))
+    arguments: dict[str, Any] = {
+        "after_commit": "archive",
+        "archive": whole(archive),
+        "transfer_class": keeping,
+    }
+    for data in (landed.durable(1000), b"not what the node wrote", landed.durable(1000)):
+        landed.log(1000).write_bytes(data)
+        landed.says(1000, "5\nCOMPLETED")
+        assert Transfer(None, landed.segments, is_captured=lambda _: True, **arguments).run().deleted == 1
+        assert (archive / "CommitLog-7-1000.log").read_bytes() == landed.durable(1000)
+    assert [content for _, content, _ in keeping.given] == [landed.durable(1000)] * 2, "again after a kill"
+
+
 def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
     reader = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_EX)
