@@ -24,6 +24,7 @@ from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
+from airflow_cdc_provider.transfer.whole_sections import durable_marks
 
 AfterCommit = Literal["keep", "delete", "archive"]
 AfterTransfer = Literal["keep", "delete"]
@@ -139,7 +140,11 @@ class Transfer:
             elif not segment.readable:
                 # No changes yet; or an earlier transfer was killed while removing it, after the copy.
                 removing = here is not None and here.complete and self.after_transfer == "delete"
-                if removing and self._has(self.target, source, segment, here):
+                if (
+                    removing
+                    and self._has(self.target, source, segment, here)
+                    and self._was_filled(source, segment)
+                ):
                     source.remove(segment)
             elif (
                 here is not None
@@ -248,6 +253,16 @@ class Transfer:
         """Return whether a segment that may be removed at the source isn't the same at the target."""
         removable = segment.complete and self.after_transfer == "delete"
         return removable and not self._has(target, source, segment, here)
+
+    def _was_filled(self, source: Source, segment: Segment) -> bool:
+        """Return whether a segment has a section: what the node hasn't begun to fill can be predicted."""
+        finished = replace(segment, index=Index(0, True, ""))
+        try:
+            marks = durable_marks(lambda begin, end: b"".join(source.read(segment, begin, end)), finished)
+            first, second = next(marks), next(marks, None)
+        except (CdcError, Vanished, OSError):
+            return False
+        return second is not None and second.position > first.position
 
     def _has(self, target: Target, source: Source, segment: Segment, here: Segment | None) -> bool:
         size = segment.size_bytes
