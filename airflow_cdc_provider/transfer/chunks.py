@@ -127,7 +127,6 @@ class ChunkedSegments:
         self.store = store
         self.host = host
         self.chunk_bytes = chunk_bytes
-        self._orphans: dict[str, float] = {}
 
     def segments(self) -> list[Segment]:
         """List segments by their manifests, by number."""
@@ -285,13 +284,10 @@ class ChunkedSegments:
 
     def _clear_orphans(self, known: Sequence[tuple[Segment, Manifest]]) -> None:
         named = {_chunk_name(segment, c.begin, c.end) for segment, manifest in known for c in manifest.chunks}
-        chunks = [item for item in self.store.items() if _CHUNK.fullmatch(item.name)]
-        # Not all stores have the times of files, so what was found before counts.
-        found = {c.name: self._orphans.get(c.name, c.modified) for c in chunks if c.name not in named}
-        old = {name for name, since in found.items() if since < time.time() - _ORPHAN_SECONDS}
-        for name in old:
-            self.store.remove(name)
-        self._orphans = {name: since for name, since in found.items() if name not in old}
+        for item in self.store.items():
+            unnamed = _CHUNK.fullmatch(item.name) and item.name not in named
+            if unnamed and item.modified < time.time() - _ORPHAN_SECONDS:
+                self.store.remove(item.name)
 
 
 def _manifest_name(segment: Segment) -> str:

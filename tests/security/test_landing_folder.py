@@ -927,6 +927,19 @@ def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
         assert _stored(layout(landing)) == node.durable(1)
 
 
+@pytest.mark.parametrize("layout", [whole, chunked])
+def test_a_segment_that_the_node_has_not_begun_to_fill_is_not_removed(
+    layout: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    node, predicted = (Node(tmp_path / name, capacity_bytes=1 << 12) for name in ("cdc_raw", "predicted"))
+    node.begins(1)
+    predicted.begins(1)
+    predicted.says(1, "44\nCOMPLETED")
+    Transfer(predicted.segments, layout(tmp_path / "landing")).run()
+    Transfer(node.segments, layout(tmp_path / "landing"), after_transfer="delete").run()
+    assert node.log(1).exists()
+
+
 def test_a_quarantined_segment_is_removed_only_if_its_copy_is_the_same(tmp_path: Path) -> None:
     node, errors = Node(tmp_path / "cdc_raw"), tmp_path / "errors"
     node.finishes(1, noise(40))
@@ -1063,6 +1076,25 @@ def sftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     yield serving
     for store in stores:
         store._sockets.cleanup()
+
+
+@pytest.mark.parametrize("days", [0.1, 100, 400])
+def test_the_age_of_a_chunk_behind_ssh_is_known_at_once(
+    sftp: Callable[[str], OpenSshStore], days: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = time.time() - days * 86_400
+    printed = time.strftime("%b %e  %Y" if days > 180 else "%b %e %H:%M", time.localtime(then))
+    line, removed = "-rw-r--r--    ? 0 0 100 {} /landing/host/CommitLog-7-1.log.{}\n", list[str]()
+    store = sftp("x")
+    monkeypatch.setattr(
+        store, "_run", lambda *_: line.format(printed, "0-5") + line.format("Foo 99 99:99", "0-6")
+    )
+    old, unknown = store.items()
+    assert abs(old.modified - then) <= (2 if days > 180 else 1 / 12) * 86_400
+    assert abs(unknown.modified - time.time()) < 60
+    monkeypatch.setattr(store, "remove", removed.append)
+    ChunkedSegments(store, "host").landed()
+    assert removed == ["CommitLog-7-1.log.0-5"]
 
 
 def test_a_landing_server_does_not_fill_the_disk_of_a_node(
@@ -1284,6 +1316,20 @@ def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -
         assert lock.stat().st_mode & 0o777 == 0o600
         assert lock.name.startswith("."), "Iceberg removes no hidden file"
     os.close(reader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_warehouse_that_another_user_locks_is_named_with_its_owner() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        with locked(name):
+            pass
+        os.seteuid(OTHER_USER)
+        try:
+            with pytest.raises(ConfigurationError, match="found a lock of user 0"), locked(name):
+                pass
+        finally:
+            os.seteuid(0)
 
 
 class _Keeping(CommitLogTransfer):
