@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.regular_files import open_regular
 
 _NAME: Final = ".cdc.lock"
@@ -27,11 +28,23 @@ def locked(folder: str | None) -> Iterator[None]:
 
     Args:
         folder: An existing folder, or None to lock nothing.
+
+    Raises:
+        ConfigurationError: The lock is another user's. Who may open it may hold it, so only one user may.
     """
     if folder is None:
         yield
         return
-    descriptor = open_regular(Path(folder, _NAME), os.O_RDWR | os.O_CREAT, 0o600)
+    path = Path(folder, _NAME)
+    try:
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"the lock {path} can't be opened",
+            expected="one user that writes to a warehouse on a local file system",
+            found=f"a lock of user {path.stat().st_uid}" if path.exists() else error.strerror or "",
+            remedy="run as its owner; remove the file if no other user writes there any more",
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -35,6 +35,7 @@ from airflow_cdc_provider.signals.signal import (
 )
 
 _TAKEN: Final = ".taken-"
+_UNREADABLE: Final = "this process may not read the file"
 
 
 class FileChannel:
@@ -63,13 +64,19 @@ class FileChannel:
             self._read = {}
             arrived: list[ReceivedSignal] = []
             for taken in self._taken():
-                text = _read(taken, MOST_BYTES_AT_ONCE)
+                stamp = taken.name.rpartition(_TAKEN)[2]
+                try:
+                    text = _read(taken, MOST_BYTES_AT_ONCE)
+                except PermissionError:
+                    self._read[taken] = taken.stat().st_size
+                    arrived.append(MalformedSignal(stamp, self.name, _UNREADABLE))
+                    continue
                 lines = list(islice(filter(bytes.strip, io.BytesIO(text)), MOST_AT_ONCE + 1))
                 size = sum(self._read.values()) + len(text)
                 if self._read and (size > MOST_BYTES_AT_ONCE or len(arrived) + len(lines) > MOST_AT_ONCE):
                     break
                 self._read[taken] = len(text)
-                arrived += self._signals(text, lines, taken.name.rpartition(_TAKEN)[2])
+                arrived += self._signals(text, lines, stamp)
         except OSError as error:
             raise TransientError(f"signals in {self._path} can't be read", found=str(error)) from error
         return arrived
@@ -119,17 +126,20 @@ class FolderChannel:
             TransientError: A file can't be read now.
         """
         self._read = []
-        texts: list[bytes] = []
+        arrived: list[ReceivedSignal] = []
+        size = 0
         try:
             for path in _regular(self._folder, "*.json"):
-                if sum(map(len, texts)) + LARGEST_BYTES > MOST_BYTES_AT_ONCE:
+                if size + LARGEST_BYTES > MOST_BYTES_AT_ONCE:
                     break
-                texts.append(_read(path, LARGEST_BYTES))
+                try:
+                    text = _read(path, LARGEST_BYTES)
+                    arrived.append(signal_of_text(text, self.name, otherwise=path.stem))
+                    size += len(text)
+                except PermissionError:
+                    arrived.append(MalformedSignal(path.stem, self.name, _UNREADABLE))
                 self._read.append(path)
-            return [
-                signal_of_text(text, self.name, otherwise=path.stem)
-                for path, text in zip(self._read, texts, strict=True)
-            ]
+            return arrived
         except OSError as error:
             raise TransientError(f"signals in {self._folder} can't be read", found=str(error)) from error
 

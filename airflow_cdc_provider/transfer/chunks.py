@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from airflow_cdc_provider.exceptions import CorruptInput, TransientError
+from airflow_cdc_provider.exceptions import CdcError, CorruptInput, TransientError
+from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.regular_files import LARGEST_SEGMENT_BYTES
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished, equal_start
 from airflow_cdc_provider.transfer.segments import Index, Segment, segment_number
@@ -38,6 +39,8 @@ _ORPHAN_SECONDS: Final = 3600
 """What another writer has written, and not named yet, is younger."""
 _MANIFEST: Final = re.compile(r"(CommitLog-.*)\.json")
 _CHUNK: Final = re.compile(r"CommitLog-[0-9]+-[0-9]+\.log\.[0-9]+-[0-9]+")
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,22 +127,23 @@ class ChunkedSegments:
         self.store = store
         self.host = host
         self.chunk_bytes = chunk_bytes
-        self._orphans: dict[str, float] = {}
 
     def segments(self) -> list[Segment]:
         """List segments by their manifests, by number."""
-        found = [
-            self._segment(*number, item.modified)
-            for item in self.store.items()
-            if (match := _MANIFEST.fullmatch(item.name)) and (number := segment_number(f"{match[1]}.log"))
-        ]
-        return sorted(found, key=lambda segment: segment.id)
+        return sorted((segment for segment, _ in self._listed()), key=lambda segment: segment.id)
 
     def landed(self) -> dict[str, Segment]:
-        """Return the segments by name; remove chunks that no manifest has named for an hour."""
-        segments = self.segments()
-        self._clear_orphans(segments)
-        return {segment.name: segment for segment in segments}
+        """Return the segments by name; remove chunks that no manifest has named for an hour.
+
+        One whose manifest can't be read now is none: its node, which may have removed it, hasn't dropped it.
+        """
+        listed = self._listed()
+        known = [(segment, manifest) for segment, manifest in listed if isinstance(manifest, Manifest)]
+        if len(known) == len(listed):  # else the chunks of the others are unknown
+            self._clear_orphans(known)
+        return {
+            segment.name: segment for segment, found in listed if isinstance(found, (Manifest, CorruptInput))
+        }
 
     def durable_bytes(self, segment: Segment) -> int:
         """Return the size of the stored part, which consists of whole sections."""
@@ -225,21 +229,33 @@ class ChunkedSegments:
         """Return the stored part of a growing segment; empty if it must be shipped again from the start."""
         try:
             known = self._manifest(segment)
-        except CorruptInput:
+        except (CdcError, OSError):  # also one that only its writer may read
             return Manifest()
         finished = known.index is not None and known.index.endswith("COMPLETED")
         restart = finished or known.size_bytes > end or len(known.chunks) > _MOST_CHUNKS
         return Manifest() if restart else known
 
-    def _segment(self, version: int, number: int, modified: float) -> Segment:
-        """Read one manifest. A corrupt one gives a segment that seems to grow; copying it raises."""
+    def _listed(self) -> list[tuple[Segment, Manifest | CdcError | OSError]]:
+        found = []
+        for item in self.store.items():
+            match = _MANIFEST.fullmatch(item.name)
+            if match and (number := segment_number(f"{match[1]}.log")):
+                found.append(self._segment(*number, item.modified))
+        return found
+
+    def _segment(
+        self, version: int, number: int, modified: float
+    ) -> tuple[Segment, Manifest | CdcError | OSError]:
+        """Read one manifest. One that can't be read gives a segment that seems to grow; copying it raises."""
         bare = Segment(self.host, number, version, Index(0, False, ""), 0, modified)
         try:
             manifest = self._manifest(bare)
-        except CorruptInput:
-            return bare
+        except (CdcError, OSError) as error:
+            _log.warning("the manifest of %s can't be read: %s", bare.name, error)
+            return bare, error
         index = Index.parse(manifest.index) if manifest.index is not None else None
-        return Segment(self.host, number, version, index, manifest.size_bytes, modified, manifest.lost)
+        size, lost = manifest.size_bytes, manifest.lost
+        return replace(bare, index=index, size_bytes=size, lost=lost), manifest
 
     def _split(
         self, segment: Segment, source: Source, known: Manifest, end: int
@@ -266,20 +282,12 @@ class ChunkedSegments:
         except FileNotFoundError:
             return Manifest()
 
-    def _clear_orphans(self, segments: list[Segment]) -> None:
-        named = set()
-        for segment in segments:
-            try:
-                named |= {_chunk_name(segment, c.begin, c.end) for c in self._manifest(segment).chunks}
-            except CorruptInput:
-                return  # its chunks are unknown
-        chunks = [item for item in self.store.items() if _CHUNK.fullmatch(item.name)]
-        # Not all stores have the times of files, so what was found before counts.
-        found = {c.name: self._orphans.get(c.name, c.modified) for c in chunks if c.name not in named}
-        old = {name for name, since in found.items() if since < time.time() - _ORPHAN_SECONDS}
-        for name in old:
-            self.store.remove(name)
-        self._orphans = {name: since for name, since in found.items() if name not in old}
+    def _clear_orphans(self, known: Sequence[tuple[Segment, Manifest]]) -> None:
+        named = {_chunk_name(segment, c.begin, c.end) for segment, manifest in known for c in manifest.chunks}
+        for item in self.store.items():
+            unnamed = _CHUNK.fullmatch(item.name) and item.name not in named
+            if unnamed and item.modified < time.time() - _ORPHAN_SECONDS:
+                self.store.remove(item.name)
 
 
 def _manifest_name(segment: Segment) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from airflow_cdc_provider.exceptions import CorruptInput
+from airflow_cdc_provider.exceptions import CdcError
 from airflow_cdc_provider.transfer.segments import Segment
 from airflow_cdc_provider.transfer.stores import Store
 
@@ -75,6 +75,8 @@ class Target(Protocol):
 def equal_start(target: Target, source: Source, segment: Segment, size_bytes: int) -> bool:
     """Return whether a target and a source have the same bytes at a segment's start, by their SHA-256.
 
+    A target that can't be read doesn't have them.
+
     Raises:
         CorruptInput: The source can't be read.
         Vanished: The segment was deleted at the source.
@@ -82,7 +84,7 @@ def equal_start(target: Target, source: Source, segment: Segment, size_bytes: in
     sent = _digest(source.read(segment, 0, size_bytes))
     try:
         return _digest(target.read(segment, 0, size_bytes)) == sent
-    except (CorruptInput, Vanished):
+    except (CdcError, Vanished, OSError):
         return False
 
 

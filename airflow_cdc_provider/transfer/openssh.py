@@ -30,9 +30,10 @@ from airflow_cdc_provider.transfer.stores import (
     require_equal,
 )
 
-_LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+([0-9]{1,18})\s+\S+\s+\S+\s+\S+\s+(\S+)")
+_LINE: Final = re.compile(r"-\S+\s+\S+\s+\S+\s+\S+\s+([0-9]{1,18})\s+(\S+\s+\S+)\s+(\S+)\s+(\S+)", re.ASCII)
 _FOLDER: Final = re.compile(r"/[\w.,:@%+=~/-]*")
 _NO_CONNECTION: Final = 255
+_DAY_SECONDS: Final = 86_400
 _OWN_FILES_BYTES: Final = 1 << 24
 """What ``ssh``, which it starts, may write besides: its known hosts."""
 
@@ -133,8 +134,11 @@ class OpenSshStore:
     def _all(self) -> list[Item]:
         lines = self._run(*self._make_folder(), f"ls -lan {self.folder}").splitlines()
         found = [match for line in lines if (match := _LINE.fullmatch(line.strip()))]
-        named = [(PurePosixPath(match[2]).name, int(match[1])) for match in found]
-        return [Item(name, size_bytes, time.time()) for name, size_bytes in named if is_name(name)]
+        items = [
+            Item(PurePosixPath(match[4]).name, int(match[1]), _modified(match[2], match[3]))
+            for match in found
+        ]
+        return [item for item in items if is_name(item.name)]
 
     def _make_folder(self) -> tuple[str, ...]:
         return f"-mkdir {self.folder.parent}", f"-mkdir {self.folder}"
@@ -176,3 +180,21 @@ class OpenSshStore:
             found = " ".join(errors.split())[-300:]
             raise TransientError(f"{self.destination} {what}", found=found or str(process.returncode))
         return output
+
+
+def _modified(day: str, clock: str) -> float:
+    """Return the epoch seconds of what ``ls -n`` prints, in this machine's time.
+
+    That is ``Nov 27`` and a year, or a clock for the last half year. Another text means now.
+    """
+    now = time.time()
+    try:
+        if ":" not in clock:
+            return time.mktime(time.strptime(f"{clock} {day}", "%Y %b %d"))
+        year = time.localtime(now).tm_year
+        modified = time.mktime(time.strptime(f"{year} {day} {clock}", "%Y %b %d %H:%M"))
+        if modified > now + _DAY_SECONDS:
+            modified = time.mktime(time.strptime(f"{year - 1} {day} {clock}", "%Y %b %d %H:%M"))
+    except (ValueError, OverflowError):
+        return now
+    return modified

@@ -187,6 +187,7 @@ class Shipper:
             target=self._target,
             after_transfer="delete" if settings.delete_shipped else "keep",
             errors=self._errors,
+            moves_lost=False,
             parallel=settings.parallel,
             pace=Pace(settings.max_bytes_per_second or None, _log.info),
         ).run()

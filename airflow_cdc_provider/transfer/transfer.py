@@ -6,8 +6,9 @@ completes a killed one. Segments are copied in parallel; a failed one doesn't bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from airflow_cdc_provider.transfer.pace import Pace
 from airflow_cdc_provider.transfer.segments import Index, Segment
 from airflow_cdc_provider.transfer.stores import FolderStore
 from airflow_cdc_provider.transfer.whole import WholeSegments
+from airflow_cdc_provider.transfer.whole_sections import durable_marks
 
 AfterCommit = Literal["keep", "delete", "archive"]
 AfterTransfer = Literal["keep", "delete"]
@@ -77,6 +79,8 @@ class Transfer:
             as skipped.
         archive: Target of captured segments, for ``archive``.
         errors: Target of segments that can't be copied, and of the reasons.
+        moves_lost: Whether the stored part of a lost segment is moved to ``errors``. A shipper leaves it:
+            who writes to the target would else fill the node's disk.
         retry_errors: Copy the segments of ``errors`` to the target unchanged; capture then reads their intact
             part, and quarantines the rest.
         transfer_class: Receives captured segments and errors. Requires a target of whole segments in a
@@ -92,6 +96,7 @@ class Transfer:
     is_captured: Callable[[Segment], bool] = never
     archive: WholeSegments | None = None
     errors: WholeSegments | None = None
+    moves_lost: bool = True
     retry_errors: bool = False
     transfer_class: CommitLogTransfer | None = None
     parallel: int = 1
@@ -106,16 +111,18 @@ class Transfer:
             OSError: A folder isn't writable.
         """
         counts = TransferCounts()
-        if self.source is not None:
-            with self.target.store.exclusive():
-                for directory in (self.target, self.errors, self.archive):
-                    if directory is not None:
-                        directory.store.sweep()
-                if self.retry_errors and self.errors is not None:
-                    self._bring_errors(self.errors, counts)
-                self._bring_all(self.source, counts)
-        if self.after_commit != "keep":
-            self._clear_captured(counts)
+        try:
+            if self.source is not None:
+                with self.target.store.exclusive():
+                    for directory in (self.target, self.errors, self.archive):
+                        if directory is not None:
+                            directory.store.sweep()
+                    if self.retry_errors and self.errors is not None:
+                        self._bring_errors(self.errors, counts)
+                    self._bring_all(self.source, counts)
+        finally:  # what was captured is cleared, whatever keeps the others from being copied
+            if self.after_commit != "keep":
+                self._clear_captured(counts)
         counts.copied_bytes = self.pace.travelled_bytes
         return counts
 
@@ -133,7 +140,11 @@ class Transfer:
             elif not segment.readable:
                 # No changes yet; or an earlier transfer was killed while removing it, after the copy.
                 removing = here is not None and here.complete and self.after_transfer == "delete"
-                if removing and self._has(self.target, source, segment, here):
+                if (
+                    removing
+                    and self._has(self.target, source, segment, here)
+                    and self._was_filled(source, segment)
+                ):
                     source.remove(segment)
             elif (
                 here is not None
@@ -161,7 +172,8 @@ class Transfer:
             if (
                 lost.name not in quarantined or here is not None
             ):  # both: a transfer was killed while giving it up
-                self._give_up(source, lost, counts)
+                with self._going_on(lost, counts):
+                    self._give_up(source, lost, counts)
         for _, outcome in outcomes:
             if isinstance(outcome, _BLOCKING):
                 raise outcome
@@ -196,11 +208,12 @@ class Transfer:
     def _give_up(self, source: Source, lost: Segment, counts: TransferCounts) -> None:
         _log.error("segment %s is lost: %s", lost.name, _DROPPED)
         counts.lost += 1
-        if self.target.give_up(lost) or self.errors is None:
+        if self.target.give_up(lost) or self.errors is None or not self.moves_lost:
             return
         here = self.target.landed().get(lost.name)
         if here is not None and isinstance(self.target, WholeSegments):
-            self.errors.bring(here, self.target, here.size_bytes, self.pace)
+            if here.size_bytes <= LARGEST_SEGMENT_BYTES:
+                self.errors.bring(here, self.target, here.size_bytes, self.pace)
             self._note(lost, _DROPPED, counts)
             self.target.remove(here)
         else:
@@ -241,6 +254,16 @@ class Transfer:
         removable = segment.complete and self.after_transfer == "delete"
         return removable and not self._has(target, source, segment, here)
 
+    def _was_filled(self, source: Source, segment: Segment) -> bool:
+        """Return whether a segment has a section: what the node hasn't begun to fill can be predicted."""
+        finished = replace(segment, index=Index(0, True, ""))
+        try:
+            marks = durable_marks(lambda begin, end: b"".join(source.read(segment, begin, end)), finished)
+            first, second = next(marks), next(marks, None)
+        except (CdcError, Vanished, OSError):
+            return False
+        return second is not None and second.position > first.position
+
     def _has(self, target: Target, source: Source, segment: Segment, here: Segment | None) -> bool:
         size = segment.size_bytes
         try:
@@ -249,7 +272,7 @@ class Transfer:
             _log.warning("segment %s can't be compared with its copy: %s", segment.name, error)
             return False
         if not same:
-            _log.error("segment %s is kept: its copy differs from it", segment.name)
+            _log.error("segment %s is kept: its copy differs from it, or can't be read", segment.name)
         return same
 
     def _free(self, source: Source, segment: Segment, counts: TransferCounts) -> None:
@@ -297,22 +320,43 @@ class Transfer:
                     "segment %s stays in the errors folder: it is before the stored offset", segment.name
                 )
                 continue
-            self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
-            errors.remove(segment)
-            if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
-                errors.store.remove(segment.name + NOTE_SUFFIX)
-            counts.copied += 1
+            with self._going_on(segment, counts):
+                self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
+                errors.remove(segment)
+                if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
+                    errors.store.remove(segment.name + NOTE_SUFFIX)
+                counts.copied += 1
 
     def _clear_captured(self, counts: TransferCounts) -> None:
         if not isinstance(self.target, WholeSegments):
             return
         for segment in self.target.segments():
             if (segment.complete or not segment.readable) and self.is_captured(segment):
-                self._dispose(self.target, segment, counts)
+                with self._going_on(segment, counts):
+                    self._dispose(self.target, segment, counts)
+
+    def _is_another(self, target: WholeSegments, segment: Segment) -> bool:
+        """Return whether the archive has a segment of this id: what was captured isn't replaced any more."""
+        if self.after_commit != "archive" or self.archive is None or not self.archive.has(segment):
+            return False
+        return not equal_start(self.archive, target, segment, segment.size_bytes)
+
+    @contextmanager
+    def _going_on(self, segment: Segment, counts: TransferCounts) -> Iterator[None]:
+        """Count a segment's error, so that it doesn't stop the work on others."""
+        try:
+            yield
+        except (CdcError, Vanished, OSError) as error:
+            counts.failed += 1
+            _log.warning("segment %s was left, the next transfer will retry: %s", segment.name, error)
 
     def _dispose(self, target: WholeSegments, segment: Segment, counts: TransferCounts) -> None:
-        if segment.readable:
-            if self.after_commit == "archive" and self.archive is not None:
+        if segment.size_bytes > LARGEST_SEGMENT_BYTES:
+            _log.error("%s is removed: it is larger than any segment", segment.name)
+        elif segment.readable and self._is_another(target, segment):
+            _log.error("segment %s is removed: the archive has another one of its id", segment.name)
+        elif segment.readable:
+            if self.after_commit == "archive" and self.archive is not None and not self.archive.has(segment):
                 self.archive.bring(segment, target, segment.size_bytes, Pace())
                 counts.archived += 1
             if self.transfer_class is not None and isinstance(target.store, FolderStore):
@@ -330,8 +374,7 @@ class Transfer:
 def _private_copy(store: FolderStore, segment: Segment, folder: Path) -> tuple[Path, Path | None]:
     """Copy a segment and its index to where their writer can't replace them by links."""
     log, index = folder / segment.name, folder / segment.index_name
-    with log.open("wb") as file:
-        file.writelines(store.read(segment.name, 0, segment.size_bytes))
+    FolderStore(folder).write(segment.name, store.read(segment.name, 0, segment.size_bytes))
     if segment.index is None:
         return log, None
     index.write_text(segment.index.text)

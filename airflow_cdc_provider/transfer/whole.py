@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from airflow_cdc_provider.exceptions import ConfigurationError, CorruptInput
+from airflow_cdc_provider.exceptions import CdcError, ConfigurationError, CorruptInput
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.transfer.layout import Passing, Source, Vanished
 from airflow_cdc_provider.transfer.segments import LARGEST_INDEX_BYTES, Index, Segment, segment_number
@@ -86,6 +86,16 @@ class WholeSegments:
                 remedy="set Cassandra's umask to allow its group to read, and join it: docs/transfer.md",
             ) from error
 
+    def has(self, segment: Segment) -> bool:
+        """Return whether a segment of this name was written, with its idx, if it has one."""
+        names = [segment.name] if segment.index is None else [segment.name, segment.index_name]
+        try:
+            for name in names:
+                next(iter(self.store.read(name, 0, 1)), None)
+        except FileNotFoundError:
+            return False
+        return True
+
     def remove(self, segment: Segment) -> None:
         """Remove a segment, its idx first."""
         self.store.remove(segment.index_name)
@@ -128,8 +138,8 @@ class WholeSegments:
                 text = b"".join(self.store.read(name, 0, LARGEST_INDEX_BYTES)).decode("ascii", "replace")
             except FileNotFoundError:
                 return None
-            except OSError as error:
-                _log.warning("%s can't be read: %s", name, error.strerror)
+            except (CdcError, OSError) as error:
+                _log.warning("%s can't be read: %s", name, error)
                 return None
             index = Index.parse(text)
             if index is not None or _HALF.fullmatch(text) is None or time.monotonic() > deadline:

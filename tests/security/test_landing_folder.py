@@ -55,7 +55,7 @@ from airflow_cdc_provider.transfer.layout import Vanished
 from airflow_cdc_provider.transfer.openssh import OpenSshStore
 from airflow_cdc_provider.transfer.s3 import S3Store
 from airflow_cdc_provider.transfer.segments import Index, Segment
-from airflow_cdc_provider.transfer.shipper import alone
+from airflow_cdc_provider.transfer.shipper import Settings, Shipper, alone
 from airflow_cdc_provider.transfer.stores import FolderStore, is_name
 from airflow_cdc_provider.transfer.transfer import Transfer, TransferCounts
 from airflow_cdc_provider.transfer.whole import WholeSegments
@@ -668,6 +668,25 @@ def test_a_hole_of_two_gibibytes_is_not_read_into_memory(tmp_path: Path) -> None
     assert found == SOUND
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_markers_with_wrong_targets_cost_what_lies_between_them(shared: bool, tmp_path: Path) -> None:
+    """All of them point to one place behind a hole, or each one to the end of itself."""
+    area, size = _area(tmp_path), 24 << 20
+    data = bytearray(header(BAD))
+    for _ in range(4000):
+        data += marker(BAD, len(data), size - 8 if shared else len(data) + 8) + b"\xff" * 8 * (not shared)
+    path = put_segment(area / "a", BAD, bytes(data))
+    os.truncate(path, size)
+    with path.open("r+b") as file:
+        file.seek(size - 8)
+        file.write(b"\xff" * 8)
+    put_index(area / "a", BAD, f"{size}\nCOMPLETED")
+    folder, faults = LogFolder(str(area)), Faults()
+    with bounded(seconds=1):
+        plan = plan_segments(folder, None, head(folder, faults), EVERYTHING, faults)
+    assert sum(len(part.damage) for part in plan.partitions) >= 3999
+
+
 # Transfers.
 
 
@@ -908,6 +927,19 @@ def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
         assert _stored(layout(landing)) == node.durable(1)
 
 
+@pytest.mark.parametrize("layout", [whole, chunked])
+def test_a_segment_that_the_node_has_not_begun_to_fill_is_not_removed(
+    layout: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    node, predicted = (Node(tmp_path / name, capacity_bytes=1 << 12) for name in ("cdc_raw", "predicted"))
+    node.begins(1)
+    predicted.begins(1)
+    predicted.says(1, "44\nCOMPLETED")
+    Transfer(predicted.segments, layout(tmp_path / "landing")).run()
+    Transfer(node.segments, layout(tmp_path / "landing"), after_transfer="delete").run()
+    assert node.log(1).exists()
+
+
 def test_a_quarantined_segment_is_removed_only_if_its_copy_is_the_same(tmp_path: Path) -> None:
     node, errors = Node(tmp_path / "cdc_raw"), tmp_path / "errors"
     node.finishes(1, noise(40))
@@ -1046,6 +1078,25 @@ def sftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
         store._sockets.cleanup()
 
 
+@pytest.mark.parametrize("days", [0.1, 100, 400])
+def test_the_age_of_a_chunk_behind_ssh_is_known_at_once(
+    sftp: Callable[[str], OpenSshStore], days: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = time.time() - days * 86_400
+    printed = time.strftime("%b %e  %Y" if days > 180 else "%b %e %H:%M", time.localtime(then))
+    line, removed = "-rw-r--r--    ? 0 0 100 {} /landing/host/CommitLog-7-1.log.{}\n", list[str]()
+    store = sftp("x")
+    monkeypatch.setattr(
+        store, "_run", lambda *_: line.format(printed, "0-5") + line.format("Foo 99 99:99", "0-6")
+    )
+    old, unknown = store.items()
+    assert abs(old.modified - then) <= (2 if days > 180 else 1 / 12) * 86_400
+    assert abs(unknown.modified - time.time()) < 60
+    monkeypatch.setattr(store, "remove", removed.append)
+    ChunkedSegments(store, "host").landed()
+    assert removed == ["CommitLog-7-1.log.0-5"]
+
+
 def test_a_landing_server_does_not_fill_the_disk_of_a_node(
     sftp: Callable[[str], OpenSshStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1063,6 +1114,200 @@ def test_a_landing_server_does_not_fill_the_disk_of_a_node(
             act()
 
 
+def _phantom(landing: Path, number: int, size: int) -> None:
+    """Make a segment that seems to grow, and takes no room."""
+    landing.mkdir(parents=True, exist_ok=True)
+    sparse(landing / f"CommitLog-7-{number}.log", size)
+    put_index(landing, number, "9")
+
+
+def test_a_shipper_copies_nothing_back_to_its_node(tmp_path: Path) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing" / "host"
+    node.finishes(1000, noise(40))
+    node.grows(1001, noise(40))
+    _phantom(landing, 5, 1 << 20)
+    options = ("cdc_raw", "host_id = host", f"target = {landing.parent}", "errors_folder")
+    lines = [line if "=" in line else f"{line} = {tmp_path / line}" for line in options]
+    (tmp_path / "ini").write_text("\n".join(["[shipper]", *lines]))
+    for _ in range(2):
+        assert Shipper(Settings.read(tmp_path / "ini")).ship().lost == 1
+    assert not (tmp_path / "errors_folder").exists()
+    assert (landing / "CommitLog-7-5.log").exists(), "capture reads it"
+    assert (landing / "CommitLog-7-1000.log").read_bytes() == node.durable(1000)
+
+
+def test_holes_of_lost_segments_fill_no_errors_folder(tmp_path: Path) -> None:
+    node, landing, errors = Node(tmp_path / "cdc_raw"), tmp_path / "landing", tmp_path / "errors"
+    node.grows(1000, noise(40))
+    _phantom(landing, 5, 1 << 32)
+    _phantom(landing, 6, 64 << 20)
+    with bounded(seconds=2):
+        assert Transfer(node.segments, whole(landing), errors=whole(errors)).run().lost == 2
+    assert {path.name for path in errors.glob("*.log")} == {"CommitLog-7-6.log"}
+    assert (errors / "CommitLog-7-6.log").stat().st_size == 64 << 20
+    assert sum(path.stat().st_blocks for path in errors.iterdir()) < 100
+    assert {path.name for path in landing.glob("*.log")} == {"CommitLog-7-1000.log"}
+
+
+class _Refusing(FolderStore):
+    """A store in which some files can't be read until they are written."""
+
+    def __init__(self, path: Path, error: Exception, *refused: str) -> None:
+        super().__init__(path)
+        self.error, self.refused = error, {*refused}
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
+        if name in self.refused:
+            raise self.error
+        return super().read(name, begin, end)
+
+    def write(self, name: str, pieces: Any) -> None:
+        super().write(name, pieces)
+        self.refused -= {name}
+
+
+REFUSALS: Final = [
+    PermissionError(errno.EACCES, "Permission denied"),
+    ConfigurationError("access to one object is denied"),
+    TransientError("refused a command"),
+]
+LAYOUTS: Final[dict[Callable[[Path], Any], str]] = {
+    whole: "CommitLog-7-{}_cdc.idx",
+    chunked: "CommitLog-7-{}.json",
+}
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_cannot_be_read_keeps_no_segment_from_a_target(
+    layout: Callable[[Path], Any], error: Exception, tmp_path: Path
+) -> None:
+    node, landing = Node(tmp_path / "cdc_raw"), tmp_path / "landing"
+    for number in (5, 6, 7, 10):
+        node.finishes(number, noise(40, number))
+    Transfer(node.segments, layout(landing)).run()
+    node.log(5).unlink()
+    node.finishes(11, noise(40))
+    target = layout(landing)
+    target.store = _Refusing(
+        landing,
+        error,
+        *(LAYOUTS[layout].format(n) for n in (5, 6)),
+        "CommitLog-7-7.log",
+        "CommitLog-7-7.log.0-68",
+    )
+    counts = Transfer(node.segments, target, after_transfer="delete", errors=whole(tmp_path / "errors")).run()
+    assert (counts.lost, counts.failed, len(target.store.refused)) == (0, 0, 2), counts
+    assert not list(node.cdc_raw.glob("*.log"))
+    landed = layout(landing).landed().values()
+    assert {segment.id: segment.complete for segment in landed} == dict.fromkeys((5, 6, 7, 10, 11), True)
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_that_cannot_be_read_keeps_no_other_segment_in_its_source(
+    layout: Callable[[Path], Any], error: Exception, tmp_path: Path
+) -> None:
+    node, bucket, landing = Node(tmp_path / "cdc_raw"), tmp_path / "bucket", tmp_path / "landing"
+    for number in (5, 6):
+        node.finishes(number, noise(40, number))
+    Transfer(node.segments, layout(bucket)).run()
+    source = layout(bucket)
+    source.store = _Refusing(bucket, error, LAYOUTS[layout].format(5))
+    with contextlib.suppress(ConfigurationError, OSError):
+        counts = Transfer(source, whole(landing)).run()
+        assert (counts.copied, counts.failed) == (1, int(layout is chunked))
+    assert (landing / "CommitLog-7-6.log").read_bytes() == node.durable(6)
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, Vanished("x")], ids=lambda error: type(error).__name__)
+def test_a_lost_segment_that_cannot_be_read_stops_neither_transfer_nor_clearing(
+    error: Exception, tmp_path: Path
+) -> None:
+    node, landed = Node(tmp_path / "cdc_raw"), Node(tmp_path / "landing")
+    node.finishes(1003, noise(40))
+    node.grows(1004, noise(40))
+    for number in (1000, 1001):
+        landed.finishes(number, noise(40))
+    for number in (5, 6):
+        _phantom(landed.cdc_raw, number, 9)
+    target, errors = landed.segments, whole(tmp_path / "errors")
+    target.store = _Refusing(landed.cdc_raw, error, "CommitLog-7-5.log")
+    counts = Transfer(
+        node.segments,
+        target,
+        after_commit="delete",
+        is_captured=lambda s: s.id in (1000, 1001),
+        errors=errors,
+    ).run()
+    assert (counts.copied, counts.lost, counts.failed, counts.deleted) == (2, 2, 1, 2)
+    assert {number for number, _ in _ids(target)} == {5, 1003, 1004}
+
+
+def _ids(segments: WholeSegments) -> list[tuple[int, bool]]:
+    return [(segment.id, segment.complete) for segment in segments.segments()]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_what_was_captured_is_archived_whatever_cannot_be_read(error: Exception, tmp_path: Path) -> None:
+    landed, archive = Node(tmp_path / "landing"), whole(tmp_path / "archive")
+    for number in (1000, 1001, 1002):
+        landed.finishes(number, noise(40))
+    target = landed.segments
+    target.store = _Refusing(landed.cdc_raw, error, "CommitLog-7-1000.log")
+    counts = Transfer(None, target, after_commit="archive", is_captured=lambda _: True, archive=archive).run()
+    assert (counts.archived, counts.deleted, counts.failed) == (2, 2, 1)
+    assert (_ids(target), _ids(archive)) == ([(1000, True)], [(1001, True), (1002, True)])
+
+
+def test_what_was_captured_is_cleared_whatever_keeps_the_others_from_being_copied(tmp_path: Path) -> None:
+    node, landed = Node(tmp_path / "cdc_raw"), Node(tmp_path / "landing")
+    node.finishes(1003, noise(40))
+    landed.finishes(1000, noise(40))
+    (landed.cdc_raw / ".transfer.lock").mkdir()
+    with pytest.raises(OSError, match="it is a folder"):
+        Transfer(
+            node.segments, landed.segments, after_commit="delete", is_captured=lambda s: s.id == 1000
+        ).run()
+    assert _ids(landed.segments) == []
+
+
+def test_holes_under_captured_ids_fill_neither_archive_nor_temporary_folder(tmp_path: Path) -> None:
+    landing, archive, blocks = tmp_path / "landing", tmp_path / "archive", list[int]()
+
+    class Measuring(CommitLogTransfer):
+        def on_success(self, log: Path, index: Path | None) -> None:
+            assert log.stat().st_size == 64 << 20
+            blocks.append(log.stat().st_blocks)
+
+    for number, size in ((1000, 1 << 32), (1001, 64 << 20)):
+        _phantom(landing, number, size)
+        put_index(landing, number, "9\nCOMPLETED")
+    arguments: dict[str, Any] = {"is_captured": lambda _: True, "transfer_class": Measuring()}
+    with bounded(seconds=2):
+        Transfer(None, whole(landing), after_commit="archive", archive=whole(archive), **arguments).run()
+    assert list(landing.iterdir()) == []
+    assert _ids(whole(archive)) == [(1001, True)]
+    assert blocks
+    assert max(*blocks, *(path.stat().st_blocks for path in archive.iterdir())) < 100
+
+
+def test_no_file_replaces_a_segment_that_was_archived(tmp_path: Path) -> None:
+    landed, archive, keeping = Node(tmp_path / "landing"), tmp_path / "archive", _Keeping()
+    landed.finishes(1000, noise(40))
+    arguments: dict[str, Any] = {
+        "after_commit": "archive",
+        "archive": whole(archive),
+        "transfer_class": keeping,
+    }
+    for data in (landed.durable(1000), b"not what the node wrote", landed.durable(1000)):
+        landed.log(1000).write_bytes(data)
+        landed.says(1000, "5\nCOMPLETED")
+        assert Transfer(None, landed.segments, is_captured=lambda _: True, **arguments).run().deleted == 1
+        assert (archive / "CommitLog-7-1000.log").read_bytes() == landed.durable(1000)
+    assert [content for _, content, _ in keeping.given] == [landed.durable(1000)] * 2, "again after a kill"
+
+
 def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -> None:
     reader = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_EX)
@@ -1071,6 +1316,20 @@ def test_who_may_only_read_a_warehouse_cannot_hold_its_commits(tmp_path: Path) -
         assert lock.stat().st_mode & 0o777 == 0o600
         assert lock.name.startswith("."), "Iceberg removes no hidden file"
     os.close(reader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_warehouse_that_another_user_locks_is_named_with_its_owner() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        with locked(name):
+            pass
+        os.seteuid(OTHER_USER)
+        try:
+            with pytest.raises(ConfigurationError, match="found a lock of user 0"), locked(name):
+                pass
+        finally:
+            os.seteuid(0)
 
 
 class _Keeping(CommitLogTransfer):

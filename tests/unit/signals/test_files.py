@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.signals.files import FileChannel, FolderChannel, send
 from airflow_cdc_provider.signals.signal import MalformedSignal, Signal
+from tests.security.hostile_files import OTHER_USER
 
 
 def lines(*messages: str) -> str:
@@ -92,3 +94,26 @@ def test_a_file_of_something_else_is_skipped(tmp_path: Path) -> None:
     assert "more than 8388608 bytes" in found.reason
     channel.done()
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("channel", [FileChannel, FolderChannel])
+def test_a_file_that_may_not_be_read_is_ignored_and_the_next_one_is_read(
+    channel: type[FileChannel | FolderChannel],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        names = ["a.taken-1", "a.taken-2"] if channel is FileChannel else ["1.json", "2.json"]
+        for file in names:
+            Path(name, file).write_text(lines("b"))
+        Path(name, names[0]).chmod(0o200)
+        opened = channel(Path(name, "a") if channel is FileChannel else Path(name))
+        os.seteuid(OTHER_USER)
+        try:
+            (unread, _) = arrived = opened.receive()
+            opened.done()
+        finally:
+            os.seteuid(0)
+        assert [type(one) for one in arrived] == [MalformedSignal, Signal]
+        assert unread.id == "1"
+        assert list(Path(name).iterdir()) == []

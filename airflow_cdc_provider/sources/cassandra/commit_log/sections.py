@@ -46,6 +46,7 @@ _LONGEST_SECTION: Final = 256 << 20
 _MOST_SECTIONS: Final = 1 << 20
 """A node that syncs each write makes some hundred thousand."""
 
+_FIRST_SEARCHED_BYTES: Final = 4 << 10
 _SEARCHED_BYTES: Final = 16 << 20
 
 
@@ -226,11 +227,13 @@ def _marker_crc(segment: int, at: int) -> int:
 def _next_marker(source: SegmentBytes, segment: int, at: int, limit: int) -> int:
     """Return the file offset of the first valid marker from ``at`` and before ``limit``, -1 for none."""
     state = zlib.crc32(struct.pack(">II", segment & 0xFFFFFFFF, segment >> 32 & 0xFFFFFFFF))
-    for begin in range(at, limit, _SEARCHED_BYTES):
-        length = min(limit - begin, _SEARCHED_BYTES) + MARKER_BYTES - 1
-        data = np.frombuffer(source.read(begin, length), np.uint8)
-        if (found := int(_find_marker(data, begin, source.length, state))) >= 0:
+    size = _FIRST_SEARCHED_BYTES
+    while at < limit:
+        # What is read is proportional to the distance of the marker: there may be one each 8 bytes.
+        data = np.frombuffer(source.read(at, min(limit - at, size) + MARKER_BYTES - 1), np.uint8)
+        if (found := int(_find_marker(data, at, source.length, state))) >= 0:
             return found
+        at, size = at + size, min(2 * size, _SEARCHED_BYTES)
     return -1
 
 
