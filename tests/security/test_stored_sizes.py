@@ -19,7 +19,8 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.mirror import OFFSET, MirrorState
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
+from airflow_cdc_provider.sources.cassandra import schema_history
+from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, SKIPPED_TAG
 from airflow_cdc_provider.sources.cassandra.schema_history import read_history
 from airflow_cdc_provider.sources.mongodb import chunks, key_ranges
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
@@ -143,10 +144,14 @@ def test_schemas_of_a_log_are_bounded() -> None:
     assert 1 < len(records) <= 18
 
 
-def test_a_keyspace_with_many_recorded_updates_gets_no_further_ones() -> None:
-    def records(key: bytes, tag: int, count: int) -> list[dict[str, Any]]:
+def test_a_keyspace_with_many_recorded_updates_gets_no_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def records(key: bytes, tag: int, count: int, copies: int = 1) -> list[dict[str, Any]]:
         row = {"kind": "schema", "source_table": "system_schema.other", "key": key, "origin": "n"}
-        return [{**row, "committed_at": 0, "payload": bytes([tag]) + bytes(4 << 20)}] * count
+        payloads = [bytes([tag]) + bytes([n]) * (4 << 20) for n in range(count)] * copies
+        return [{**row, "position": b"", "committed_at": 0, "payload": payload} for payload in payloads]
 
-    found = [*records(b"full", 7, 9), *records(b"few", 7, 2), *records(b"observed", OBSERVED_TAG, 9)]
+    few = [*records(b"few", 7, 2, copies=9), *records(b"observed", OBSERVED_TAG, 9)]
+    found = [*records(b"full", 7, 9), *few, *records(b"skipped", SKIPPED_TAG, 9)]
     assert read_history(pa.Table.from_pylist(found, CHANGE_SCHEMA)).full == {b"full"}
+    monkeypatch.setattr(schema_history, "_MOST_COPIED_BYTES", 64 << 20)
+    assert read_history(pa.Table.from_pylist(few, CHANGE_SCHEMA)).full == {b"few"}
