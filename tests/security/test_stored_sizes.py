@@ -28,8 +28,10 @@ from airflow_cdc_provider.sources.mongodb.position import MOST_BYTES, StreamPosi
 from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
 from airflow_cdc_provider.sources.vitess import ddl
 from airflow_cdc_provider.sources.vitess.ddl import read_statement, recorded_bytes
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.records import schema_record
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
+from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.bounded import bounded
 from tests.unit.sources.scylla.small_log import TABLE
 
@@ -129,6 +131,25 @@ def test_beyond_the_most_one_statement_for_each_batch_says_that_a_snapshot_is_du
     (last,) = found[2:]
     assert (last["payload"], last["position"][-1]) == (b"RENAME TABLE `t` TO `t`", 9)
     assert isinstance(read_statement(last["payload"].decode())[0].actions[0], ddl.Unknown)
+
+
+def test_statements_are_parsed_once_for_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(text: str) -> tuple[ddl.TableStatement, ...]:
+        parsed.append(text)
+        return read_statement(text)
+
+    monkeypatch.setattr("airflow_cdc_provider.sources.vitess.schema_history.read_statement", counted)
+    texts = [f"ALTER TABLE t{n % 40} ADD c{n} INT DEFAULT (1 + {n})".encode() for n in range(300)]
+    records = [
+        statement(text, shard, n) for n, text in enumerate(texts) for shard in ("shop/-80", "shop/80-")
+    ]
+    source = VitessSource(VitessOptions(keyspace="shop"), {}, lambda table: True)
+    source.learn(pa.Table.from_pylist(records, CHANGE_SCHEMA))
+    due = [source.resumed_at(f"shop.t{n}") > 0 for n in range(80)]
+    assert due == [True] * 40 + [False] * 40
+    assert len(parsed) == len(texts)
 
 
 def test_schemas_of_a_log_are_bounded() -> None:
