@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_cdc_provider.exceptions import CdcError, CommitConflict
 from airflow_cdc_provider.kafka import errors
@@ -76,7 +75,6 @@ class RecordProducer:
         self._last = errors.LastError()
         self._failed: list[tuple[str, KafkaError]] = []
         self._sending_to: tuple[str, ...] = ()
-        self._known: set[str] = set()
         self._missing: set[str] = set()
         self._partitions: dict[str, int] = {}
         self._call_seconds = max(1.0, min(60.0, settings.retry_timeout_seconds))
@@ -121,7 +119,6 @@ class RecordProducer:
             self._renew()
         self._failed.clear()
         self._require_topics(records)
-        self._require_partitions(records)
         self._sending_to += (self._positions.topic,)
         if self._transactional:
             self._call(self._client.begin_transaction, "beginning a transaction")
@@ -306,31 +303,61 @@ class RecordProducer:
         self._failed.clear()
 
     def _require_topics(self, records: Sequence[pa.RecordBatch]) -> None:
-        """Create missing topics if configured, and fail for topics that still don't exist.
+        """Create missing topics if configured; refuse topics, and partitions, that still don't exist.
 
         The client would wait for them as long as for a broker.
         """
-        named = dict.fromkeys(topic for batch in records for topic in pc.unique(batch["topic"]).to_pylist())
-        self._sending_to = tuple(named)
-        new = [topic for topic in named if topic not in self._known]
+        largest: dict[str, int] = {}
+        if records:
+            named = pa.Table.from_batches([batch.select(["topic", "partition"]) for batch in records])
+            found = named.group_by("topic", use_threads=False).aggregate([("partition", "max")])
+            largest = {one["topic"]: one["partition_max"] or 0 for one in found.to_pylist()}
+        self._sending_to = tuple(largest)
+        new = [topic for topic in largest if topic not in self._partitions]
         if new and self._topics is not None:
             self._topics.create_missing(new)
-        deadline = time.monotonic() + _TOPIC_SECONDS
+        beyond = [
+            topic for topic, partition in largest.items() if partition >= self._partitions.get(topic, 0)
+        ]
+        failures = self._look_up(beyond) or [
+            errors.no_partition(topic, largest[topic], self._partitions[topic])
+            for topic in beyond
+            if largest[topic] >= self._partitions[topic]
+        ]
+        if failures:
+            raise errors.rejection_of_all(failures)
+
+    def _look_up(self, topics: Sequence[str]) -> list[CdcError]:
+        """Look up the partitions of topics, and return the errors of those that don't exist.
+
+        Topics are waited for together, for some seconds after the last one that appeared: brokers may create
+        many of them, and create each one when it is first asked for.
+        """
         failures: list[CdcError] = []
-        for topic in new:
-            while (failure := self._described(topic).error) is not None:
+        waiting, since = list(topics), float("inf")
+        while waiting:
+            missing = {}
+            for topic in waiting:
+                described = self._described(topic)
+                if described.error is None:
+                    self._partitions[topic] = len(described.partitions)
+                else:
+                    missing[topic] = described.error
+            if len(missing) < len(waiting) or since == float("inf"):
+                since = time.monotonic()
+            is_late = time.monotonic() - since > _TOPIC_SECONDS
+            waiting = []
+            for topic, failure in missing.items():
                 # A topic that was not created in time once isn't waited for again.
-                is_late = topic in self._missing or time.monotonic() > deadline
-                if is_late or failure.name() not in _NOT_YET:
+                if is_late or topic in self._missing or failure.name() not in _NOT_YET:
                     self._missing.add(topic)
                     found = errors.rejection_of(failure, topic)
                     failures.append(found or errors.error_of(failure, f"describing topic {topic}"))
-                    break
+                else:
+                    waiting.append(topic)
+            if waiting:
                 time.sleep(0.2)
-            else:
-                self._known.add(topic)
-        if failures:
-            raise errors.rejection_of_all(failures)
+        return failures
 
     def _described(self, topic: str) -> Any:
         """Return the metadata of a topic."""
@@ -340,23 +367,6 @@ class RecordProducer:
             return self._client.list_topics(topic, self._call_seconds).topics[topic]
         except KafkaException as error:
             raise errors.error_of(error.args[0], f"describing topic {topic}", self._last.error) from None
-
-    def _require_partitions(self, records: Sequence[pa.RecordBatch]) -> None:
-        """Refuse records for partitions that their topics don't have, all of a topic at once."""
-        chosen = [batch.select(["topic", "partition"]) for batch in records]
-        chosen = [batch for batch in chosen if batch["partition"].null_count < batch.num_rows]
-        if not chosen:
-            return
-        largest = pa.Table.from_batches(chosen).group_by("topic").aggregate([("partition", "max")])
-        failures = []
-        for topic, partition in zip(*(column.to_pylist() for column in largest.columns), strict=True):
-            if partition is None or partition < self._partitions.get(topic, 0):
-                continue
-            count = self._partitions[topic] = len(self._described(topic).partitions)
-            if partition >= count:
-                failures.append(errors.no_partition(topic, partition, count))
-        if failures:
-            raise errors.rejection_of_all(failures)
 
     def _call(self, function: Callable[..., Any], doing: str) -> None:
         """Call the coordinator, and retry while its error is retriable."""

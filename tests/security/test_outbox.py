@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +73,9 @@ class Brokers:
         return Administrator(values, self.topics, {})
 
 
-def published(brokers: Brokers, rows: list[tuple[str, int | None]], *, create: bool = True) -> BatchPublisher:
+def published(
+    brokers: Brokers, rows: list[tuple[str, int | None]], *, create: bool = True, at_once: int = 10_000
+) -> BatchPublisher:
     records = pa.RecordBatch.from_pylist(
         [
             {"row": n, "topic": topic, "partition": partition, "bare": False, "key": "k", "value": "v"}
@@ -90,7 +93,7 @@ def published(brokers: Brokers, rows: list[tuple[str, int | None]], *, create: b
         sender=producer,
         build=lambda request: iter([EventBatch(1, records, "")]),
         form="form",
-        records_per_commit=10_000,
+        records_per_commit=at_once,
         position=START,
         quarantine=lambda table, numbers, batch, why: letters.append((table, numbers)),
     )
@@ -126,7 +129,8 @@ def test_rows_create_few_topics() -> None:
     assert len(made) == MOST_NAMED_BY_ROWS
     for name in ("shop.d.new", "shop.d.orders", "outbox.event.first"):
         assert brokers.sent[name] == 1
-    assert run.dead_letters == len(run.refused) == 3_001 - MOST_NAMED_BY_ROWS
+    assert run.dead_letters == 3_001 - MOST_NAMED_BY_ROWS
+    assert len(run.refused) == 1_000
     assert brokers.transactions == 1
 
     again = published(brokers, [("outbox.event.later", None), ("other", None), ("outbox.event.first", None)])
@@ -139,6 +143,76 @@ def test_topics_that_stay_missing_are_waited_for_together(monkeypatch: pytest.Mo
     run = published(brokers, [("a", None), *((f"t{n}", None) for n in range(500))], create=False)
     assert (brokers.sent["a"], run.dead_letters) == (1, 500)
     assert brokers.described <= 3 * 501
+
+
+def test_topics_that_are_refused_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_cdc_provider.kafka.producer._TOPIC_SECONDS", 0.0)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    brokers = Brokers({"a": 1})
+    rows: list[tuple[str, int | None]] = [
+        ("a", None),
+        *((f"t{n // 2}", None) for n in range(3_998)),
+        ("a", None),
+    ]
+    run = published(brokers, rows, create=False, at_once=500)
+    assert (brokers.sent["a"], run.dead_letters, len(run.refused)) == (2, 3_998, 1_000)
+
+
+class Creating(Brokers):
+    """Brokers that create a topic when it is first asked for; it can be used from the next look-up on."""
+
+    def producer(self, values: dict[str, Any]) -> Client:
+        client = super().producer(values)
+        answer = client.list_topics
+        asked: Counter[str] = Counter()
+
+        def list_topics(topic: str, seconds: float) -> Any:
+            asked[topic] += 1
+            self.topics |= {topic: 1} if asked[topic] > 1 else {}
+            return answer(topic, seconds)
+
+        client.list_topics = list_topics  # type: ignore[method-assign]
+        return client
+
+
+def test_topics_that_brokers_create_are_waited_for_however_many_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock) / 100)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    brokers = Creating({})
+    run = published(brokers, [(f"shop.d.table{n:03}", None) for n in range(600)], create=False)
+    assert (brokers.sent.total(), run.dead_letters) == (600, 0)
+
+
+def answered(topic: str, answer: Any) -> Any:
+    (described,) = answer.topics.values()
+    return SimpleNamespace(topics={topic: described})
+
+
+class Stale(Brokers):
+    """Brokers of which each second answer is that of one that doesn't know the topic yet."""
+
+    def producer(self, values: dict[str, Any]) -> Client:
+        client = super().producer(values)
+        answer, number = client.list_topics, count(1)
+
+        def list_topics(topic: str, seconds: float) -> Any:
+            return answered(topic, answer(topic if next(number) % 2 else "none", seconds))
+
+        client.list_topics = list_topics  # type: ignore[method-assign]
+        return client
+
+
+def test_an_outdated_answer_about_a_topic_refuses_none_of_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    brokers = Stale({"c": 7})
+    rows: list[tuple[str, int | None]] = [("c", 999 if n % 10 == 5 else n % 7) for n in range(50)]
+    run = published(brokers, rows, create=False, at_once=10)
+    assert (brokers.sent["c"], run.dead_letters, run.refused) == (45, 5, {})
 
 
 @pytest.mark.parametrize(

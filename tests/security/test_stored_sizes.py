@@ -19,7 +19,8 @@ from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.lake.mirror import OFFSET, MirrorState
 from airflow_cdc_provider.lake.table import Head
-from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
+from airflow_cdc_provider.sources.cassandra import schema_history
+from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, SKIPPED_TAG
 from airflow_cdc_provider.sources.cassandra.schema_history import read_history
 from airflow_cdc_provider.sources.mongodb import chunks, key_ranges
 from airflow_cdc_provider.sources.mongodb.cursor_reads import CursorField
@@ -27,8 +28,10 @@ from airflow_cdc_provider.sources.mongodb.position import MOST_BYTES, StreamPosi
 from airflow_cdc_provider.sources.scylla.schema_history import LogHistory
 from airflow_cdc_provider.sources.vitess import ddl
 from airflow_cdc_provider.sources.vitess.ddl import read_statement, recorded_bytes
+from airflow_cdc_provider.sources.vitess.options import VitessOptions
 from airflow_cdc_provider.sources.vitess.records import schema_record
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
+from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.bounded import bounded
 from tests.unit.sources.scylla.small_log import TABLE
 
@@ -130,6 +133,25 @@ def test_beyond_the_most_one_statement_for_each_batch_says_that_a_snapshot_is_du
     assert isinstance(read_statement(last["payload"].decode())[0].actions[0], ddl.Unknown)
 
 
+def test_statements_are_parsed_once_for_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(text: str) -> tuple[ddl.TableStatement, ...]:
+        parsed.append(text)
+        return read_statement(text)
+
+    monkeypatch.setattr("airflow_cdc_provider.sources.vitess.schema_history.read_statement", counted)
+    texts = [f"ALTER TABLE t{n % 40} ADD c{n} INT DEFAULT (1 + {n})".encode() for n in range(300)]
+    records = [
+        statement(text, shard, n) for n, text in enumerate(texts) for shard in ("shop/-80", "shop/80-")
+    ]
+    source = VitessSource(VitessOptions(keyspace="shop"), {}, lambda table: True)
+    source.learn(pa.Table.from_pylist(records, CHANGE_SCHEMA))
+    due = [source.resumed_at(f"shop.t{n}") > 0 for n in range(80)]
+    assert due == [True] * 40 + [False] * 40
+    assert len(parsed) == len(texts)
+
+
 def test_schemas_of_a_log_are_bounded() -> None:
     history = LogHistory()
     records: list[dict[str, Any]] = []
@@ -143,10 +165,14 @@ def test_schemas_of_a_log_are_bounded() -> None:
     assert 1 < len(records) <= 18
 
 
-def test_a_keyspace_with_many_recorded_updates_gets_no_further_ones() -> None:
-    def records(key: bytes, tag: int, count: int) -> list[dict[str, Any]]:
+def test_a_keyspace_with_many_recorded_updates_gets_no_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def records(key: bytes, tag: int, count: int, copies: int = 1) -> list[dict[str, Any]]:
         row = {"kind": "schema", "source_table": "system_schema.other", "key": key, "origin": "n"}
-        return [{**row, "committed_at": 0, "payload": bytes([tag]) + bytes(4 << 20)}] * count
+        payloads = [bytes([tag]) + bytes([n]) * (4 << 20) for n in range(count)] * copies
+        return [{**row, "position": b"", "committed_at": 0, "payload": payload} for payload in payloads]
 
-    found = [*records(b"full", 7, 9), *records(b"few", 7, 2), *records(b"observed", OBSERVED_TAG, 9)]
+    few = [*records(b"few", 7, 2, copies=9), *records(b"observed", OBSERVED_TAG, 9)]
+    found = [*records(b"full", 7, 9), *few, *records(b"skipped", SKIPPED_TAG, 9)]
     assert read_history(pa.Table.from_pylist(found, CHANGE_SCHEMA)).full == {b"full"}
+    monkeypatch.setattr(schema_history, "_MOST_COPIED_BYTES", 64 << 20)
+    assert read_history(pa.Table.from_pylist(few, CHANGE_SCHEMA)).full == {b"few"}

@@ -38,6 +38,8 @@ from airflow_cdc_provider.pulsar.errors import BrokersUnavailable as PulsarBroke
 
 log = logger("airflow_cdc_provider.jobs")
 
+_MOST_REFUSED: Final = 1_000
+
 BuildEvents = Callable[[EventRequest], Iterator[EventBatch]]
 """Builds the events of batches, oldest first."""
 StoreDeadLetters = Callable[[pa.Table, np.ndarray, int, pa.ChunkedArray], None]
@@ -74,7 +76,8 @@ class BatchPublisher:
         transactions: Number of transactions sent.
         records: Number of records sent.
         dead_letters: Number of dead letters: records that can't be built or that are refused.
-        refused: By topic whose records, or their schemas, are refused, the reason.
+        refused: By topic whose records, or their schemas, are refused, the reason; at most 1,000 topics, and
+            records of further ones are refused in each transaction.
     """
 
     sender: Sender
@@ -197,9 +200,16 @@ class BatchPublisher:
             self.quarantine(letters, numbers[~kept], batch, why)
         for topic, reason in set(zip(letters["topic"].to_pylist(), why.to_pylist(), strict=True)):
             if isinstance(error_from_text(reason), SchemaRejected):
-                self.refused[topic] = reason
+                self._refuse(topic, reason)
         self.dead_letters += len(letters)
         return table.filter(valid).to_batches(), numbers[kept]
+
+    def _refuse(self, topic: str, reason: str) -> bool:
+        """Keep why a topic is refused; return whether it is kept: rows of an outbox name any number."""
+        is_kept = topic in self.refused or len(self.refused) < _MOST_REFUSED
+        if is_kept:
+            self.refused[topic] = reason
+        return is_kept
 
     def _send_some(
         self,
@@ -225,9 +235,9 @@ class BatchPublisher:
                 self._send_some(table.slice(0, half).to_batches(), numbers[:half], start, middle)
                 self._send_some(table.slice(half).to_batches(), numbers[half:], middle, after)
                 return
-            closed = {one.topic: str(one) for one in refusals if one.whole_topic}
-            self.refused |= closed
-            self._closed |= closed.keys()
+            for one in refusals:
+                if one.whole_topic and self._refuse(one.topic, str(one)):
+                    self._closed.add(one.topic)
             records, numbers = self._without_dead_letters(table, reasons, numbers, start.batch)
             self._send_some(records, numbers, start, after)
             return

@@ -21,6 +21,8 @@ kind           tag      then
 ``schema``     6, 7, 8  one PartitionUpdate of a table of ``system_schema``, likewise
 ``schema``     ``O``    a keyspace's schema read from the source, as deflated JSON: table of
                         ``system_schema`` -> its rows; ``committed_at`` is the time of the read
+``schema``     ``N``    nothing: from its position on, updates of the keyspace's schema in a slice of the log
+                        are not recorded, because there are too many
 ``truncate``   ``T``    u64 segment id, u32 position, u64 ms since 1970: the record in ``system.local``
 ``quarantine`` ``M``    u8 version, u16 ordinal of the first update that was not captured, then the whole
                         mutation: :mod:`.quarantine` reads it again with a later schema
@@ -46,6 +48,7 @@ VERSIONS: Final = (6, 7, 8)
 """Supported segment versions, which are also the tags of changes."""
 
 OBSERVED_TAG: Final = ord("O")
+SKIPPED_TAG: Final = ord("N")
 TRUNCATION_TAG: Final = ord("T")
 MUTATION_TAG: Final = ord("M")
 DAMAGE_TAG: Final = ord("X")

@@ -8,7 +8,7 @@ a mutation of several updates must be parsed to find the end of each. Records, b
 * ``system.local``: a record of kind ``truncate`` per truncation of a selected table
   (:mod:`.commit_log.truncation`);
 * ``system_schema``: a record of kind ``schema`` per update, its bytes as in a change; together they are the
-  schema history (:mod:`.schema_history`);
+  schema history (:mod:`.schema_history`). Of a keyspace with too many, one that says so;
 * unknown: the whole mutation in quarantine, with the table id in its reason, so that :mod:`.quarantine` can
   read it when the schema is known;
 * all others (not selected, views, counters, system tables): none; they are counted.
@@ -19,6 +19,7 @@ after them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,7 +69,13 @@ from airflow_cdc_provider.sources.cassandra.commit_log.updates import (
     find_updates,
 )
 from airflow_cdc_provider.sources.cassandra.decoding.mutation import EPOCH_US
-from airflow_cdc_provider.sources.cassandra.payload import DAMAGED, Position, damage_payload, mutation_payload
+from airflow_cdc_provider.sources.cassandra.payload import (
+    DAMAGED,
+    SKIPPED_TAG,
+    Position,
+    damage_payload,
+    mutation_payload,
+)
 from airflow_cdc_provider.sources.cql.reasons import UNKNOWN_COLUMN, UNKNOWN_TABLE, describe
 from airflow_cdc_provider.sources.cql.system_schema import SYSTEM_KEYSPACES
 from airflow_cdc_provider.sources.cql.wire import read_uvint
@@ -104,6 +111,7 @@ class ReadCounts:
 
 
 _MOST_SCHEMA_BYTES: Final = 1 << 20
+"""Recorded updates of the schema of a keyspace, of one slice of a segment."""
 _SKIPPED: Final = {
     roles.UNSELECTED: "unselected",
     roles.VIEW: "view",
@@ -116,11 +124,14 @@ _SKIPPED: Final = {
 class SegmentRecords:
     """Builds records from the contents of one segment.
 
-    The schema that a run reads from the source replaces schema updates that are skipped.
+    Where schema updates of a keyspace are skipped, the first one's position is recorded, and all later ones
+    of the segment are skipped, too: the keyspace's history is unknown from there on.
 
     Args:
-        full: Keyspaces whose schema updates are skipped, and those above 1 MiB of one segment; None for no
-            limit.
+        full: Keyspaces whose schema updates are skipped, and those of a keyspace above 1 MiB of one segment;
+            None for no limit.
+        schema_bytes: Size of the schema updates by keyspace, with those that were skipped.
+        skipping: Keyspaces of which updates were skipped.
     """
 
     origin: str
@@ -129,7 +140,8 @@ class SegmentRecords:
     strict: bool
     counts: ReadCounts
     full: frozenset[bytes] | None = None
-    schema_bytes: int = 0
+    schema_bytes: Counter[bytes] = field(default_factory=Counter)
+    skipping: set[bytes] = field(default_factory=set)
 
     def read(
         self, plain: Sequence[bytes], positions: Sequence[int], version: int, after: int
@@ -283,15 +295,22 @@ class SegmentRecords:
             if keyspace.decode(errors="replace") in SYSTEM_KEYSPACES:
                 self.counts.skipped["system"] = self.counts.skipped.get("system", 0) + 1
                 continue
-            size = int(line[STOP] - line[BEGIN])
+            position = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
+            self.schema_bytes[keyspace] += int(line[STOP] - line[BEGIN])
             if self.full is not None and (
-                keyspace in self.full or self.schema_bytes + size > _MOST_SCHEMA_BYTES
+                keyspace in self.full or self.schema_bytes[keyspace] > _MOST_SCHEMA_BYTES
             ):
                 self.counts.skipped["schema"] = self.counts.skipped.get("schema", 0) + 1
+                if keyspace not in self.skipping:
+                    self.skipping.add(keyspace)
+                    yield {
+                        "kind": SCHEMA,
+                        "position": position.pack(),
+                        "key": keyspace,
+                        "payload": bytes([SKIPPED_TAG]),
+                    }
                 continue
-            self.schema_bytes += size
             self.counts.schema_changes += 1
-            position = Position(self.segment, int(entries[line[ENTRY], END]), int(line[ORDINAL]))
             yield {
                 "source_table": self.tables.names[line[TABLE]],
                 "kind": SCHEMA,

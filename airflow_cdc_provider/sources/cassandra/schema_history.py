@@ -6,8 +6,12 @@ in that order, the rows are the schema at each point in time. So the log entries
 or re-created under its old name, can still be decoded by the definition that they were written with.
 
 A log that starts late lacks earlier statements. So each run also records the schema that it reads from the
-source, once per change (:func:`observed`), in place of them. Records of kind ``schema``, with either form of
+source, once per change (:func:`observed`), in place of them. Records of kind ``schema``, with any form of
 payload (:mod:`~airflow_cdc_provider.sources.cassandra.payload`), are the history's only input.
+
+What is recorded of a keyspace is bounded. Records say where updates were skipped: from there on its history
+is unknown. The next run records the schema again and repeats the snapshots of the keyspace's tables, since
+``cdc`` may have been off; until a later statement of the same log switches it, changes count as captured.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import json
 import re
 import struct
 import zlib
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +41,7 @@ from airflow_cdc_provider.formats.kernels import Flags
 from airflow_cdc_provider.logs import logger
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_table
 from airflow_cdc_provider.sources.cassandra.decoding.decode import UpdateDecoder
-from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG
+from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, SKIPPED_TAG
 from airflow_cdc_provider.sources.cql.comparable import encode_clustering
 from airflow_cdc_provider.sources.cql.json_text import value_to_json
 from airflow_cdc_provider.sources.cql.programs import compile_clustering
@@ -50,7 +55,9 @@ _TABLE_ID: Final = re.compile("[0-9a-f]{32}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_RECORDED_BYTES: Final = 32 << 20
-"""Recorded updates of the schema of a keyspace, of all nodes."""
+"""Recorded updates of the schema of a keyspace: each node has a copy, which counts once."""
+_MOST_COPIED_BYTES: Final = 256 << 20
+"""The same with all copies."""
 _RECORD_BYTES: Final = 1_000
 """What a record takes beyond its payload."""
 _READ: Final = ("tables", "views", "columns", "dropped_columns", "types")
@@ -96,11 +103,17 @@ class SchemaHistory:
         versions: The versions, ordered by their statements.
         observed: By keyspace, the serialized schema that was last read from the source.
         full: Keyspaces with so many recorded updates that no further ones are.
+        skipped: By keyspace and origin, positions from which on updates are not recorded, ordered.
+        incomplete: Keyspaces whose schema was not read from the source since updates were skipped.
+        read_again_us: By keyspace, when it last was after updates were skipped, µs since 1970.
     """
 
     versions: tuple[SchemaVersion, ...] = ()
     observed: Mapping[str, bytes] = field(default_factory=dict)
     full: frozenset[bytes] = frozenset()
+    skipped: Mapping[str, Mapping[str, Sequence[bytes]]] = field(default_factory=dict)
+    incomplete: frozenset[str] = frozenset()
+    read_again_us: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def by_id(self) -> dict[str, TableSchema]:
@@ -126,15 +139,19 @@ class SchemaHistory:
         switches = self.switches.get(table_id, ())
         return switches[-1].at_us if len(switches) > 1 and not switches[-1].cdc else None
 
-    def resumed_at(self, table_id: str) -> int:
-        """Return when ``cdc`` was last switched on again, µs; 0 if it never was."""
-        switches = self.switches.get(table_id, ())
-        return switches[-1].at_us if len(switches) > 2 and switches[-1].cdc else 0
+    def resumed_at(self, table: TableSchema) -> int:
+        """Return when ``cdc`` was last switched on again, or may have been, µs; 0 if never or it is off."""
+        switches = self.switches.get(table.id, ())
+        if switches and not switches[-1].cdc:
+            return 0
+        switched_at = switches[-1].at_us if len(switches) > 2 else 0
+        return max(switched_at, self.read_again_us.get(table.keyspace, 0))
 
     def captured(self, table_id: str, origins: pa.Array, positions: pa.Array) -> Flags:
         """Return which updates were written while their table had ``cdc = true``, by their log positions.
 
-        If the log of an update's node has no statement that switched it on, the update counts as captured.
+        If the log of an update's node has no statement that switched it on, the update counts as captured. So
+        does one after skipped updates of the schema, until the next statement that switches it.
 
         Args:
             table_id: The table's id.
@@ -157,7 +174,26 @@ class SchemaHistory:
                 elif not version.cdc:
                     continue
                 on[after.to_numpy(zero_copy_only=False)] = version.cdc
+        for origin in pc.unique(origins).to_pylist():
+            for since, until in self._unknown(table_id, origin):
+                within = pc.and_(
+                    pc.equal(origins, origin), pc.greater(positions, pa.scalar(since, pa.binary()))
+                )
+                if until is not None:
+                    within = pc.and_(within, pc.less(positions, pa.scalar(until, pa.binary())))
+                on[within.to_numpy(zero_copy_only=False)] = True
         return on
+
+    def _unknown(self, table_id: str, origin: str) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield the parts of a log in which ``cdc`` is unknown: from skipped updates to the next switch."""
+        keyspace = self.by_id[table_id].keyspace if table_id in self.by_id else ""
+        known = sorted(v.positions[origin] for v in self.switches.get(table_id, ()) if origin in v.positions)
+        ends = set()
+        for since in self.skipped.get(keyspace, {}).get(origin, ()):
+            number = bisect_right(known, since)
+            if number not in ends:
+                ends.add(number)
+                yield since, known[number] if number < len(known) else None
 
     @cached_property
     def existing(self) -> dict[str, TableSchema]:
@@ -182,30 +218,63 @@ def read_history(records: pa.Table) -> SchemaHistory:
     Returns:
         The history.
     """
+    records = records.filter(pc.equal(records["kind"], SCHEMA))
+    tags = pc.binary_slice(records["payload"], 0, 1)
+    seen, skips = (pc.equal(tags, bytes([tag])) for tag in (OBSERVED_TAG, SKIPPED_TAG))
+    updates = records.filter(pc.invert(pc.or_(seen, skips)))
+    skipped = _skipped(records.filter(skips))
     steps: dict[int, list[_Fact]] = defaultdict(list)
-    for fact in _facts(records.filter(pc.equal(records["kind"], SCHEMA))):
+    for fact in _facts(records.filter(seen), updates):
         steps[fact.at_us].append(fact)
     replay = _Replay()
     for at_us in sorted(steps):
         # A statement that overwrites a row deletes the old one a microsecond before (deletePrevious).
         replay.step(at_us, steps[at_us], complete=at_us + 1 not in steps)
-    return SchemaHistory(tuple(replay.versions), replay.observed, _full(records))
-
-
-def _full(records: pa.Table) -> frozenset[bytes]:
-    """Return the keyspaces with too many recorded updates: each run's driver reads all of them."""
-    updates = records.filter(pc.not_equal(pc.binary_slice(records["payload"], 0, 1), bytes([OBSERVED_TAG])))
-    sizes = pc.add(pc.binary_length(updates["payload"]).cast(pa.int64()), _RECORD_BYTES)
-    of_keyspace = (
-        pa.table({"key": updates["key"], "size": sizes}).group_by("key").aggregate([("size", "sum")])
+    return SchemaHistory(
+        tuple(replay.versions),
+        replay.observed,
+        _full(updates),
+        skipped,
+        frozenset(name for name in skipped if replay.skips.get(name, 0) != _count(skipped, name)),
+        replay.read_again_us,
     )
-    return frozenset(one["key"] for one in of_keyspace.to_pylist() if one["size_sum"] > MOST_RECORDED_BYTES)
+
+
+def _full(updates: pa.Table) -> frozenset[bytes]:
+    """Return the keyspaces with too many recorded updates: each run's driver reads all of them."""
+    copies = updates.group_by(["key", "payload"]).aggregate([([], "count_all")])
+    lengths = pc.binary_length(copies["payload"]).cast(pa.int64())
+    of_copies = pc.multiply(lengths, copies["count_all"])
+    sizes = pa.table({"key": copies["key"], "one": pc.add(lengths, _RECORD_BYTES), "all": of_copies})
+    of_keyspace = sizes.group_by("key").aggregate([("one", "sum"), ("all", "sum")])
+    return frozenset(
+        found["key"]
+        for found in of_keyspace.to_pylist()
+        if found["one_sum"] > MOST_RECORDED_BYTES or found["all_sum"] > _MOST_COPIED_BYTES
+    )
+
+
+def _skipped(records: pa.Table) -> Mapping[str, Mapping[str, Sequence[bytes]]]:
+    """Return by keyspace and origin the distinct positions, ordered."""
+    found: dict[str, dict[str, list[bytes]]] = defaultdict(lambda: defaultdict(list))
+    places = records.group_by(["key", "origin", "position"]).aggregate([]).to_pylist()
+    for one in sorted(places, key=lambda one: one["position"]):
+        found[one["key"].decode(errors="replace")][one["origin"]].append(one["position"])
+    return {keyspace: dict(of_keyspace) for keyspace, of_keyspace in found.items()}
+
+
+def _count(skipped: Mapping[str, Mapping[str, Sequence[bytes]]], keyspace: str) -> int:
+    return sum(map(len, skipped.get(keyspace, {}).values()))
 
 
 def observed(
     rows: Mapping[str, Iterable[Row]], history: SchemaHistory, at_us: int
 ) -> Iterator[dict[str, Any]]:
     """Build records of the schema read from the source, for keyspaces that differ from the last record.
+
+    A record has the number of places at which updates of the keyspace were skipped before it. So there is a
+    new one after each, whatever the clocks of those that skipped them. There also is one where recorded
+    statements end with another ``cdc`` of a table, though the schema is the same as at the last record.
 
     Args:
         rows: Table of ``system_schema`` -> its rows.
@@ -215,7 +284,7 @@ def observed(
     Yields:
         Records as mappings; their columns ``origin`` and ``position`` are empty.
     """
-    keyspaces: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: {n: [] for n in _READ})
+    keyspaces: dict[str, dict[str, Any]] = defaultdict(lambda: {n: [] for n in _READ})
     for name, needed in _NEEDED.items():
         for row in rows.get(name, ()):
             projected = {column: row.get(column) for column in needed}
@@ -223,8 +292,10 @@ def observed(
     for keyspace, found in sorted(keyspaces.items()):
         for part in found.values():
             part.sort(key=lambda row: json.dumps(row, sort_keys=True, default=str))
+        if count := _count(history.skipped, keyspace):
+            found["skipped"] = count
         text = json.dumps(found, sort_keys=True, default=str).encode()
-        if history.observed.get(keyspace) != text:
+        if history.observed.get(keyspace) != text or _is_contradicted(history, keyspace, found):
             yield {
                 "kind": SCHEMA,
                 "origin": "",
@@ -236,13 +307,19 @@ def observed(
             }
 
 
+def _is_contradicted(history: SchemaHistory, keyspace: str, found: Mapping[str, Sequence[Row]]) -> bool:
+    """Return whether ``cdc`` of a table was switched by a statement that the log lacked."""
+    known = ((row, history.existing.get(f"{keyspace}.{_name(row)}")) for row in found["tables"])
+    return any(schema is not None and schema.cdc != bool(row["cdc"]) for row, schema in known)
+
+
 class _Fact(NamedTuple):
     """A change by one statement of one row, or of a range of rows.
 
     ``begin``     of the row, its clustering in byte-comparable form
     ``end``       of a deletion: exclusive, None for all that follow
     ``row``       values by column name, to set; None to delete the rows from ``begin`` up to ``end``
-    ``origin``, ``position``   of the log entry
+    ``positions``   of the log entries, by origin
     """
 
     at_us: int
@@ -251,34 +328,31 @@ class _Fact(NamedTuple):
     begin: bytes
     end: bytes | None
     row: Mapping[str, Any] | None
-    origin: str = ""
-    position: bytes = b""
+    positions: Mapping[str, bytes] = {}
 
 
-def _facts(records: pa.Table) -> Iterator[_Fact]:
+def _facts(seen: pa.Table, updates: pa.Table) -> Iterator[_Fact]:
     """Parse records; deletions of a statement come after its rows, because deletions win ties."""
     deletions: list[_Fact] = []
-    tags = pc.binary_slice(records["payload"], 0, 1)
-    for record in records.filter(pc.equal(tags, bytes([OBSERVED_TAG]))).to_pylist():
+    for record in seen.to_pylist():
         at_us = (record["committed_at"] - _EPOCH) // timedelta(microseconds=1)
         try:
             text = zlib.decompress(record["payload"][1:])
             keyspace = record["key"].decode()
-            observed_rows = _observed_rows(text, keyspace)
+            found = json.loads(text)
+            row = {"text": text, "rows": _observed_rows(found, keyspace), "skips": found.get("skipped", 0)}
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
             log.warning(
                 "skipped an unreadable schema snapshot of a keyspace: %s: %s", type(error).__name__, error
             )
             continue
-        yield _Fact(at_us, keyspace, "", b"", None, {"text": text, "rows": observed_rows})
-    updates = records.filter(pc.not_equal(tags, bytes([OBSERVED_TAG])))
+        yield _Fact(at_us, keyspace, "", b"", None, row)
     for name in _READ:
         full_name = f"system_schema.{name}"
-        mine = updates.filter(pc.equal(updates["source_table"], full_name)).combine_chunks()
+        mine, places = _distinct(updates.filter(pc.equal(updates["source_table"], full_name)))
         # The generation carries the number of the record that a contribution is from.
         numbers = pa.array(range(mine.num_rows), pa.int64())
         mine = mine.set_column(mine.schema.get_field_index("generation"), "generation", numbers)
-        origins, positions = mine["origin"].to_pylist(), mine["position"].to_pylist()
         for batch in mine.to_batches():
             decoded = _decoder(full_name).decode(batch, ())
             for reason in decoded.reasons:
@@ -291,8 +365,8 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
                     # A text that is not UTF-8, or a truncated value.
                     log.warning("skipped an unreadable row of %s: %s", full_name, error)
                     continue
-                for found in facts:
-                    fact = found._replace(origin=origins[number], position=positions[number])
+                for one in facts:
+                    fact = one._replace(positions=places[number])
                     if fact.row is None:
                         deletions.append(fact)
                     else:
@@ -300,9 +374,21 @@ def _facts(records: pa.Table) -> Iterator[_Fact]:
     yield from deletions
 
 
-def _observed_rows(text: bytes, keyspace: str) -> dict[str, dict[bytes, Row]]:
+def _distinct(updates: pa.Table) -> tuple[pa.Table, list[dict[str, bytes]]]:
+    """Return one of the copies of each update, and the first position of all in the logs, by origin."""
+    updates = updates.combine_chunks()
+    numbers = pc.rank(updates["payload"], tiebreaker="dense").to_numpy() - 1
+    _, firsts = np.unique(numbers, return_index=True)
+    places: list[dict[str, bytes]] = [{} for _ in firsts]
+    of_updates = (updates[name].to_pylist() for name in ("origin", "position"))
+    for number, origin, position in zip(numbers, *of_updates, strict=True):
+        known = places[number].get(origin, position)
+        places[number][origin] = min(known, position)
+    return updates.take(firsts).combine_chunks(), places
+
+
+def _observed_rows(found: Mapping[str, Any], keyspace: str) -> dict[str, dict[bytes, Row]]:
     """Parse the output of :func:`observed`: the rows of each table by their clustering."""
-    found = json.loads(text)
     seen: dict[str, dict[bytes, Row]] = {}
     for name in _READ:
         schema = system_table(f"system_schema.{name}")
@@ -357,6 +443,8 @@ class _Replay:
     def __init__(self) -> None:
         self.versions: list[SchemaVersion] = []
         self.observed: dict[str, bytes] = {}
+        self.skips: dict[str, int] = {}
+        self.read_again_us: dict[str, int] = {}
         self._rows: dict[str, dict[str, dict[bytes, dict[str, Any]]]] = defaultdict(
             lambda: {name: {} for name in _READ}
         )
@@ -368,9 +456,8 @@ class _Replay:
         """Apply facts of one write time; record versions unless more of the statement follows."""
         for fact in facts:
             self._touched.update((fact.keyspace, name) for name in self._apply(fact))
-            if fact.origin:
-                known = self._positions.get(fact.origin, fact.position)
-                self._positions[fact.origin] = min(known, fact.position)
+            for origin, position in fact.positions.items():
+                self._positions[origin] = min(self._positions.get(origin, position), position)
         if complete:
             for keyspace, name in sorted(self._touched):
                 self._record_version(at_us, keyspace, name)
@@ -398,6 +485,9 @@ class _Replay:
         assert fact.row is not None
         before = self._names(fact.keyspace)
         self.observed[fact.keyspace] = fact.row["text"]
+        if fact.row["skips"] != self.skips.get(fact.keyspace, 0):
+            self.skips[fact.keyspace] = fact.row["skips"]
+            self.read_again_us[fact.keyspace] = fact.at_us
         self._rows[fact.keyspace].update(fact.row["rows"])
         return before | self._names(fact.keyspace)
 

@@ -251,8 +251,8 @@ class CassandraSource(Source):
         return self._history.captured(table_id, changes["origin"], changes["position"])
 
     def resumed_at(self, table: str) -> int:
-        """Return when ``cdc`` was last switched on again for a table, µs; 0 if it never was."""
-        return self._history.resumed_at(self._schema(table).id)
+        """Return when ``cdc`` was last switched on again for a table, or may have been, µs; 0 for never."""
+        return self._history.resumed_at(self._schema(table))
 
     def schema_findings(self) -> list[str]:
         """List tables whose writes aren't in the log, and whether the schema is outdated."""
@@ -262,6 +262,12 @@ class CassandraSource(Source):
                 "the cluster doesn't respond: cdc_raw was read with the schema of an earlier run. "
                 "Snapshots and unresolved keys are pending"
             )
+        keyspaces = {table.keyspace for table in self.schemas.tables.values() if self._is_selected(table)}
+        found += [
+            f"{keyspace}: its schema had too many changes to record all. Its tables need new snapshots, "
+            "which the next run takes as snapshot.mode says. Tables captured only meanwhile are unknown"
+            for keyspace in sorted(keyspaces & self._history.incomplete)
+        ]
         for name in self._captured_tables():
             schema = self._schema(name)
             if schema.cdc:

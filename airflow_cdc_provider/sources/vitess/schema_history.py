@@ -9,6 +9,7 @@ statements don't explain a version, or may have changed stored values, the table
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -106,6 +107,19 @@ class _StatementRecord(_SchemaRecord):
 
 
 @dataclass(frozen=True)
+class TableRecords:
+    """Records of kind ``schema`` that affect a table, in any order.
+
+    Args:
+        fields: Those with the table's name.
+        statements: Statements of DDL.
+    """
+
+    fields: list[Mapping[str, Any]] = field(default_factory=list)
+    statements: list[_StatementRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class TableHistory:
     """The versions of a table's schema.
 
@@ -134,14 +148,25 @@ class TableHistory:
             records: Records in any order; the first position of each version is used.
         """
         records = list(records)
-        resharded = lineage_of(records)
-        seen = sorted(
-            (one for record in records if record["kind"] == SCHEMA and (one := _read(table, record))),
-            key=lambda one: (one.moment_us, one.position, one.origin),
-        )
-        statements = [one for one in seen if isinstance(one, _StatementRecord)]
+        return cls.of_parts(table, by_table(records), lineage_of(records))
+
+    @classmethod
+    def of_parts(
+        cls, table: str, parts: Mapping[str, TableRecords], resharded: Mapping[str, Sequence[str]]
+    ) -> TableHistory:
+        """Build the history of one of many tables.
+
+        Args:
+            table: ``keyspace.table``.
+            parts: From :func:`by_table`.
+            resharded: From :func:`lineage_of`.
+        """
+        records = parts.get(table, TableRecords())
+        statements = sorted(records.statements, key=_in_time)
+        rereads = [one for one in records.fields if one["schema_id"] == REREAD]
+        seen = sorted((_fields(one) for one in records.fields if one["schema_id"] != REREAD), key=_in_time)
         shapes: dict[bytes, _FieldsRecord] = {}
-        for fields in _in_order([one for one in seen if isinstance(one, _FieldsRecord)], statements):
+        for fields in _in_order(seen, statements):
             shapes.setdefault(fields.digest, fields)
         steps = []
         dues = [_due(one) for one in statements if _changes_values(one)]
@@ -184,7 +209,7 @@ class TableHistory:
             tuple(one.shape for one in chain),
             tuple(steps),
             max(reversed(dues), key=lambda due: due.moment_us, default=None),
-            max((_micros(one["captured_at"]) for one in records if _is_reread(one, table)), default=0),
+            max((_micros(one["captured_at"]) for one in rereads), default=0),
         )
 
     @property
@@ -222,6 +247,30 @@ class TableHistory:
                 taken.add(now[-1])
             ids = tuple(now)
         return ids
+
+
+def by_table(records: Iterable[Mapping[str, Any]]) -> dict[str, TableRecords]:
+    """Group records of kind ``schema`` by table; skip other records.
+
+    Statements are recorded without their tables, so each one is parsed here, once for all tables.
+    """
+    found: dict[str, TableRecords] = defaultdict(TableRecords)
+    parsed: dict[bytes, dict[str, TableStatement]] = {}
+    for record in records:
+        if record["kind"] != SCHEMA or record["schema_id"] == LINEAGE:
+            continue
+        if record["schema_id"] != DDL:
+            found[record["source_table"]].fields.append(record)
+            continue
+        text = bytes(record["payload"])
+        if text not in parsed:
+            statements = read_statement(text.decode(errors="replace"))
+            parsed[text] = {one.table: one for one in reversed(statements)}
+        at = (_moment_us(record), record["origin"], bytes(record["position"]))
+        for name, statement in parsed[text].items():
+            table = f"{record['origin'].partition('/')[0]}.{name}"
+            found[table].statements.append(_StatementRecord(*at, statement))
+    return dict(found)
 
 
 def lineage_of(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
@@ -264,30 +313,27 @@ def _ancestors(child: str, parents: Mapping[str, set[str]]) -> set[str]:
     return found - {child}
 
 
-def _read(table: str, record: Mapping[str, Any]) -> _FieldsRecord | _StatementRecord | None:
-    """Parse a record; None if it doesn't affect the table."""
-    keyspace, _, name = table.partition(".")
-    moment_us = _micros(record["committed_at"] or record["captured_at"])
-    at = (moment_us, record["origin"], bytes(record["position"]))
-    if record["schema_id"] == DDL:
-        if record["origin"].partition("/")[0] != keyspace:
-            return None
-        text = bytes(record["payload"]).decode(errors="replace")
-        found = [one for one in read_statement(text) if one.table == name]
-        return _StatementRecord(*at, found[0]) if found else None
-    if record["source_table"] != table or record["schema_id"] in (LINEAGE, REREAD):
-        return None
-    shape = TableShape.parse(bytes(record["payload"]))
-    lead_us = 0 if record["committed_at"] else _LEAD_US
-    return _FieldsRecord(*at, bytes.fromhex(record["schema_id"]), shape, lead_us)
+def _fields(record: Mapping[str, Any]) -> _FieldsRecord:
+    return _FieldsRecord(
+        _moment_us(record),
+        record["origin"],
+        bytes(record["position"]),
+        digest=bytes.fromhex(record["schema_id"]),
+        shape=TableShape.parse(bytes(record["payload"])),
+        lead_us=0 if record["committed_at"] else _LEAD_US,
+    )
+
+
+def _in_time(one: _SchemaRecord) -> tuple[int, bytes, str]:
+    return one.moment_us, one.position, one.origin
+
+
+def _moment_us(record: Mapping[str, Any]) -> int:
+    return _micros(record["committed_at"] or record["captured_at"])
 
 
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _is_reread(record: Mapping[str, Any], table: str) -> bool:
-    return (record["schema_id"], record["source_table"]) == (REREAD, table)
 
 
 @dataclass

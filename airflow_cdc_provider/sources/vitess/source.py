@@ -47,7 +47,13 @@ from airflow_cdc_provider.sources.vitess.requests import (
     serving_shards,
     tables_to_stream,
 )
-from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of, records_of
+from airflow_cdc_provider.sources.vitess.schema_history import (
+    TableHistory,
+    TableRecords,
+    by_table,
+    lineage_of,
+    records_of,
+)
 from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
 from airflow_cdc_provider.sources.vitess.selection import Selects
 from airflow_cdc_provider.sources.vitess.snapshot import RangeReader, SnapshotRange, plan_snapshot
@@ -96,6 +102,8 @@ class VitessSource(Source):
         self._open_client: VtgateClient | None = None
         self._open_streams: ParallelStreams | None = None
         self._records: list[dict[str, Any]] = []
+        self._by_table: dict[str, TableRecords] = {}
+        self._lineage: dict[str, tuple[str, ...]] = {}
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._histories: dict[str, TableHistory] = {}
         self._statement_bytes: Counter[tuple[str, str]] | None = None
@@ -201,6 +209,7 @@ class VitessSource(Source):
     def learn(self, records: pa.Table) -> None:
         """Load all records of kind ``schema``."""
         self._records = records_of(records)
+        self._by_table, self._lineage = by_table(self._records), lineage_of(self._records)
         self._known = frozenset((r["source_table"], r["schema_id"]) for r in self._records)
         self._histories = {}
         self._statement_bytes = None
@@ -230,11 +239,11 @@ class VitessSource(Source):
                 expected="a snapshot or a change of the table",
                 found="none",
             )
-        return VitessCodec(table, history, lineage_of(self._records), memory=memory)
+        return VitessCodec(table, history, self._lineage, memory=memory)
 
     def _history(self, table: str) -> TableHistory:
         if table not in self._histories:
-            self._histories[table] = TableHistory.of(table, self._records)
+            self._histories[table] = TableHistory.of_parts(table, self._by_table, self._lineage)
         return self._histories[table]
 
     def start(self) -> Offset:

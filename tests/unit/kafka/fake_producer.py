@@ -48,7 +48,7 @@ class Client:
         self._called("abort")
 
     def list_topics(self, topic: str, seconds: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=range(1))})
 
     def poll(self, seconds: float) -> int:
         if seconds:

@@ -220,7 +220,7 @@ def test_a_topic_that_the_broker_creates_automatically_is_waited_for(
     errors = iter(answers)
 
     def list_topics(topic: str, seconds: float) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=next(errors))})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=next(errors), partitions=range(1))})
 
     monkeypatch.setattr(setting.client, "list_topics", list_topics)
     publish(setting)

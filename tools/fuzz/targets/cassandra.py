@@ -40,7 +40,7 @@ from airflow_cdc_provider.sources.cassandra.commit_log.encryption import Keys
 from airflow_cdc_provider.sources.cassandra.commit_log.system_tables import system_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import LogTables, log_tables
 from airflow_cdc_provider.sources.cassandra.commit_log.truncation import read_local_updates
-from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, Position, mutation_payload
+from airflow_cdc_provider.sources.cassandra.payload import OBSERVED_TAG, VERSIONS, Position, mutation_payload
 from airflow_cdc_provider.sources.cassandra.quarantine import retry_quarantined
 from airflow_cdc_provider.sources.cassandra.reader import read_segments
 from airflow_cdc_provider.sources.cassandra.records import ReadCounts
@@ -217,7 +217,7 @@ def system(data: bytes) -> None:
         name = by_id.get(payload[1:17].hex(), "system_schema.tables")
         records.append(
             {
-                "source_table": None if payload[:1] == seen else name,
+                "source_table": name if payload[0] in VERSIONS else None,
                 "kind": SCHEMA,
                 "origin": "host",
                 "position": Position(1, number + 1).pack(),

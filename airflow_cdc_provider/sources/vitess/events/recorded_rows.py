@@ -36,7 +36,7 @@ from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.projection import to_json
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.rows import RowSpans, read_changes
-from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, lineage_of
+from airflow_cdc_provider.sources.vitess.schema_history import TableHistory, by_table, lineage_of
 from airflow_cdc_provider.sources.vitess.schema_ids import DDL
 from airflow_cdc_provider.sources.vitess.states import write_states
 from airflow_cdc_provider.sources.vitess.wire import VGTID, Events
@@ -60,11 +60,11 @@ def row_lines(
 ) -> Iterator[pa.LargeStringArray]:
     """Write the rows at the end of a recording; see :class:`.recordings.Recordings`."""
     recorded = _read(connector, recording, skipped)
-    lineage = lineage_of(recorded.schemas)
+    lineage, parts = lineage_of(recorded.schemas), by_table(recorded.schemas)
     for table in sorted(recorded.tables):
         if recording.table not in ("", table):
             continue
-        codec = VitessCodec(table, TableHistory.of(table, recorded.schemas), lineage)
+        codec = VitessCodec(table, TableHistory.of_parts(table, parts, lineage), lineage)
         fences = _fences(table, recorded.schemas)
         if codec.has_key:
             yield from _keyed(codec, recorded.tables[table], fences, skipped)

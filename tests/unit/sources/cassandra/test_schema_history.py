@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -16,18 +17,25 @@ import pytest
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA, SCHEMA
 from airflow_cdc_provider.sources.cassandra import records as records_module
 from airflow_cdc_provider.sources.cassandra.capture import head, plan_segments
+from airflow_cdc_provider.sources.cassandra.commit_log.framing import END, LENGTH, START
 from airflow_cdc_provider.sources.cassandra.commit_log.tables import schema_tables_only
+from airflow_cdc_provider.sources.cassandra.options import CassandraOptions
+from airflow_cdc_provider.sources.cassandra.payload import SKIPPED_TAG, Position
 from airflow_cdc_provider.sources.cassandra.reader import SegmentReader
+from airflow_cdc_provider.sources.cassandra.records import ReadCounts, SegmentRecords
 from airflow_cdc_provider.sources.cassandra.schema_history import (
     SchemaHistory,
     SchemaVersion,
     observed,
     read_history,
 )
+from airflow_cdc_provider.sources.cassandra.source import CassandraSource
 from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
 from airflow_cdc_provider.sources.cql.describe import parse_cql
 from airflow_cdc_provider.sources.cql.schema import TableSchema
-from tests.unit.sources.cassandra.recordings import VARIANTS, of_kind, read_all, recording
+from tests.unit.sources.cassandra.recordings import HOST, VARIANTS, of_kind, read_all, recording
+
+SKIPPED = bytes([SKIPPED_TAG])
 
 
 def schema_records(variant: str) -> pa.Table:
@@ -52,12 +60,150 @@ def test_updates_of_a_keyspace_that_has_too_many_are_skipped(monkeypatch: pytest
     assert records(frozenset()) == (everything, 0)
     keyspace = everything["key"][0].as_py()
     rest, skipped = records(frozenset([keyspace]))
-    assert keyspace not in rest["key"].to_pylist()
-    assert rest.num_rows + skipped == everything.num_rows
+    others = pc.not_equal(everything["key"], keyspace)
+    assert rest.filter(pc.not_equal(rest["key"], keyspace)) == everything.filter(others)
+    notes = rest.filter(pc.equal(rest["key"], keyspace))
+    assert set(notes["payload"].to_pylist()) == {SKIPPED}
+    assert notes.num_rows == len(set(notes["position"].to_pylist())) <= len(plan.partitions)
+    assert rest.num_rows - notes.num_rows + skipped == everything.num_rows
     monkeypatch.setattr(records_module, "_MOST_SCHEMA_BYTES", 2_000)
     some, beyond = records(frozenset())
-    assert some.num_rows + beyond == everything.num_rows
-    assert pc.sum(pc.binary_length(some["payload"])).as_py() < 2_100 * len(plan.partitions)
+    of_some = some.filter(pc.not_equal(some["payload"], SKIPPED))
+    assert of_some.num_rows + beyond == everything.num_rows
+    assert 0 < some.num_rows - of_some.num_rows <= len(plan.partitions)
+    assert pc.sum(pc.binary_length(of_some["payload"])).as_py() < 2_100 * len(plan.partitions)
+
+
+HOUR_US = 3_600_000_000
+
+
+class Switches:
+    """Statements that switch ``cdc`` of ``shop_a.late_cdc`` off and on, after a run has read it as on."""
+
+    def __init__(self) -> None:
+        base = schema_records("v7-plain")
+        created, altered = (
+            row["payload"]
+            for row in base.to_pylist()
+            if row["source_table"] == "system_schema.tables" and b"late_cdc" in row["payload"]
+        )
+        self.rows = rows_of("v7-plain")
+        self.schema = read_history(base).existing["shop_a.late_cdc"]
+        first_us, self.on_us = (v.at_us for v in read_history(base).versions if v.table_id == self.schema.id)
+        seen = observed(self.rows, SchemaHistory(), self.on_us + 60_000_000)
+        self.before = pa.concat_tables([base, as_table(list(seen))])
+        self.off = _later(created, self.on_us - first_us + HOUR_US)
+        self.on = _later(altered, 2 * HOUR_US)
+        self._created = created
+
+    def other(self, keyspace: bytes, size: int) -> bytes:
+        """A large statement of another table."""
+        other = self._created.replace(b"\x06shop_a", b"\x06" + keyspace)
+        assert other.count(b"late_cdc") == 1
+        return other.replace(b"late_cdc", b"an_other") + bytes(size)
+
+    def history(self, *payloads: bytes, seen: Sequence[Mapping[str, Any]] = ()) -> SchemaHistory:
+        """The history with the statements in a later segment, and with what later runs read."""
+        return read_history(pa.concat_tables([self.before, self.logged(*payloads), as_table(seen)]))
+
+    def logged(self, *payloads: bytes) -> pa.Table:
+        mutations = [b"\x01" + payload[1:] for payload in payloads]
+        entries = np.zeros((len(payloads), 3), np.int64)
+        entries[:, LENGTH] = [len(mutation) for mutation in mutations]
+        entries[:, START] = np.cumsum(entries[:, LENGTH]) - entries[:, LENGTH]
+        entries[:, END] = np.arange(1, len(payloads) + 1)
+        reader = SegmentRecords(HOST, LATER, schema_tables_only(), False, ReadCounts(), frozenset())
+        data = np.frombuffer(b"".join(mutations), np.uint8)
+        versions = np.array([payload[0] for payload in payloads], np.int64)
+        batches = list(reader.split(data, entries, versions, np.zeros(len(payloads), np.int64)))
+        return pa.Table.from_batches(batches, CHANGE_SCHEMA)
+
+    def captured(self, history: SchemaHistory, *ends: int) -> list[bool]:
+        """Whether changes after those ends of entries of the later segment count as captured."""
+        positions = pa.array([Position(LATER, end, 9).pack() for end in ends], pa.binary())
+        return history.captured(self.schema.id, pa.array([HOST] * len(ends)), positions).tolist()
+
+
+LATER = 1 << 41
+
+
+def _later(payload: bytes, by_us: int) -> bytes:
+    """Move the write time of an update, which is a varint of seven bytes."""
+    at = payload.index(b"\xfd") + 1
+    return (
+        payload[:at]
+        + (int.from_bytes(payload[at : at + 6], "big") + by_us).to_bytes(6, "big")
+        + payload[at + 6 :]
+    )
+
+
+@pytest.mark.recorded
+def test_statements_of_one_keyspace_hide_none_of_another() -> None:
+    here = Switches()
+    large = here.other(b"attack", 523_500)
+    history = here.history(large, large, large, here.off, here.on)
+    assert history.resumed_at(here.schema) == here.on_us + 2 * HOUR_US
+    assert here.captured(history, 3, 4, 5) == [True, False, True]
+    assert history.incomplete == {"attack"}
+    assert list(observed(here.rows, history, here.on_us + 3 * HOUR_US)) == []
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize("hidden", ["both", "the second"])
+def test_a_table_whose_switches_were_skipped_needs_a_snapshot_and_counts_as_captured(hidden: str) -> None:
+    here = Switches()
+    large = [here.other(b"shop_a", 523_500)] * 2
+    statements = [*large, here.off, here.on] if hidden == "both" else [here.off, *large, here.on]
+    unknown = here.history(*statements)
+    assert unknown.incomplete == {"shop_a"}
+    assert here.captured(unknown, 4) == [True]
+    if hidden == "the second":
+        assert here.captured(unknown, 1, 2, 3) == [False, False, True]
+
+    read_us = here.on_us + 3 * HOUR_US
+    (seen,) = observed(here.rows, unknown, read_us)
+    known = here.history(*statements, seen=[seen])
+    assert known.resumed_at(here.schema) == read_us
+    assert (known.incomplete, here.captured(known, 4)) == (frozenset(), [True])
+    assert list(observed(here.rows, known, read_us + HOUR_US)) == []
+
+
+@pytest.mark.recorded
+def test_after_skipped_statements_a_recorded_switch_is_known_again() -> None:
+    here = Switches()
+    one = here.logged(*[here.other(b"shop_a", 1 << 20)] * 2, here.off, here.on)
+    assert one["payload"].to_pylist() == [SKIPPED]
+    off = {**here.logged(here.off).to_pylist()[0], "position": Position(LATER, 7).pack()}
+    history = read_history(pa.concat_tables([here.before, one, as_table([off])]))
+    assert here.captured(history, 2, 6, 7, 8) == [True, True, False, False]
+    assert history.resumed_at(here.schema) == 0
+
+
+@pytest.mark.recorded
+def test_a_switch_that_the_log_lacks_is_found_by_the_schema_of_the_next_run() -> None:
+    """A node drops segments without changes of captured tables."""
+    here = Switches()
+    off = here.history(here.off)
+    read_us = here.on_us + 3 * HOUR_US
+    (seen,) = observed(here.rows, off, read_us)
+    on = here.history(here.off, seen=[seen])
+    assert on.resumed_at(here.schema) == read_us
+    assert here.captured(on, 1, 2) == [True, True]
+    assert list(observed(here.rows, on, read_us + HOUR_US)) == []
+
+
+@pytest.mark.recorded
+def test_a_keyspace_of_which_statements_were_skipped_is_reported_until_its_schema_is_read() -> None:
+    here = Switches()
+    options = CassandraOptions(cdc_raw=str(recording("v7-plain").folder / "cdc_raw"))
+    source = CassandraSource(options, {}, lambda table: True, recorded=True)
+    statements = [here.other(b"shop_a", 1 << 20)]
+    source.learn(pa.concat_tables([here.before, here.logged(*statements)]))
+    assert [text for text in source.schema_findings() if text.startswith("shop_a: ")]
+    (seen,) = observed(here.rows, here.history(*statements), here.on_us + HOUR_US)
+    source.learn(pa.concat_tables([here.before, here.logged(*statements), as_table([seen])]))
+    assert not [text for text in source.schema_findings() if text.startswith("shop_a: ")]
+    assert source.resumed_at("shop_a.late_cdc") == here.on_us + HOUR_US
 
 
 def at(history: SchemaHistory, moment_us: int) -> dict[str, TableSchema]:
