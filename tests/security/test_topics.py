@@ -252,7 +252,7 @@ def bounded_over_slices(
     known: dict[RecordedSchema, int] = {}
     payload = bytes(1 << 13)
     for batch in range(1, 4):
-        added = []
+        added: list[dict[str, Any]] = []
         for number in range(slices):
             seen = RecordedSchemas(known)
             own = "" if same else f"{batch} {number} "
@@ -284,14 +284,15 @@ def test_schemas_of_a_sound_topic_are_recorded_by_each_slice_and_read_once() -> 
     connection = {"extra": {"bootstrap.servers": "localhost:1"}}
     source = DebeziumSource(parse(DebeziumOptions, declared, "source"), connection, everything)
     names = [f"column_{one}" for one in range(30)]
-    script = []
+    script: list[FakeMessage] = []
     for n in range(200):
         content = schema_of(*(names if n else [f"{one}_{'x' * 100}" for one in range(4_000)]))
         content["payload"]["source"] |= {"db": "shop", "table": f"t{n}"}
         script.append(FakeMessage(n, text(content), b'{"id":1}'))
     recorded = recorded_in(0, CHANGE_SCHEMA.empty_table())
     for batch in range(1, 3):
-        reader, metrics, added = source.reader(), ReadMetrics(), []
+        reader, metrics = source.reader(), ReadMetrics()
+        added: list[pa.Table] = []
         for partition in range(8):
             part = TopicSlice(MessageRange("all", partition, 0, 200), 0, 600, "", 0, slices=600)
             own = replace(reader, build=FakeConsumer([script, [end_at(200)]]))
