@@ -184,12 +184,29 @@ def encoded(
     Raises:
         ConfigurationError: A transform doesn't support the records.
     """
+    return encode_pieces(_transformed(connector, pieces), converters or converters_of(connector))
+
+
+def _transformed(connector: Connector, pieces: Sequence[Piece]) -> list[Piece]:
     publish = connector.publish
     documents = publish.unwrap.enabled or publish.outbox.enabled
     chain = Chain(
         publish.transforms, lenient=documents and source_plugin(connector.type).event_values == "documents"
     )
-    return encode_pieces(chain.apply(pieces), converters or converters_of(connector))
+    return chain.apply(pieces)
+
+
+def _refuse_topics(pieces: Sequence[Piece], own: Mapping[str, str]) -> None:
+    """Refuse records of tables that transforms send to the connector's own topics."""
+    for piece in pieces:
+        for number in np.unique(piece.envelope.destination).tolist():
+            destination = piece.envelope.destinations[number]
+            if destination.table and destination.topic in own:
+                raise SchemaRejected(
+                    f"transforms give {destination.table} the topic {destination.topic}, which "
+                    f"is that of the connector's {own[destination.topic]}",
+                    remedy="exclude the table, or change the names that publish.transforms give to topics",
+                )
 
 
 def encoded_events(
@@ -217,9 +234,16 @@ def encoded_events(
     if publish.enabled or converters_of(connector).adjustments()[0] != "none":
         names = {} if owners is None else owners
         parts = [part for piece in parts for part in _without_clashes(connector, piece, names)]
+    own = own_topics(connector) if publish.enabled and publish.transforms else {}
+
+    def encode_some(some: Sequence[Piece], converters: Converters) -> pa.RecordBatch:
+        found = _transformed(connector, some)
+        _refuse_topics(found, own)
+        return encode_pieces(found, converters)
+
     return encode_with_faults(
         parts,
-        lambda some, converters: encoded(connector, some, converters),
+        encode_some,
         converters_of(connector, registrar),
         dead_letters=publish.writes_dead_letters,
         rejected_schemas=publish.passes_rejected_topics,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
 
 from airflow_cdc_provider.changes import record
 from airflow_cdc_provider.exceptions import ConfigurationError
 from airflow_cdc_provider.lake.changes_table import ChangesTable
-from airflow_cdc_provider.sources.contract import Source
+from airflow_cdc_provider.sources.contract import SchemaLimit, Source
+
+_COLUMNS: Final = ("batch", *record.CHANGE_SCHEMA.names)
 
 
 def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> None:
@@ -21,7 +26,26 @@ def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> Non
     if source.has_schema_history and through > source.learned_through:
         source.learned_through = changes.state().batch
         if changes.table.exists():
-            source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+            source.learn(recorded_schema(source, changes))
+
+
+def recorded_schema(source: Source, changes: ChangesTable) -> pa.Table:
+    """Return the records of kind ``schema`` that a source learns; the table must exist."""
+    rows = changes.lasting(record.SCHEMA)
+    for limit in source.schema_limits:
+        rows = rows.selectExpr(*_COLUMNS, f"{counted_before(limit)} AS before").where(
+            f"before < {limit.most}"
+        )
+    return rows.drop("batch", "before").toArrow()
+
+
+def counted_before(limit: SchemaLimit) -> str:
+    """Return the SQL expression of what the records before a record count together."""
+    return (
+        f"coalesce(sum({limit.each}) OVER (PARTITION BY {limit.of} "
+        "ORDER BY batch, captured_at, committed_at, position, origin "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)"
+    )
 
 
 def require_tables(known: Sequence[str], names: Sequence[str], connector: str) -> None:

@@ -255,7 +255,7 @@ class Transfer:
         return removable and not self._has(target, source, segment, here)
 
     def _was_filled(self, source: Source, segment: Segment) -> bool:
-        """Return whether a segment has a section: what the node hasn't begun to fill can be predicted."""
+        """Return whether a segment has a section: what the node hasn't filled yet can be predicted."""
         finished = replace(segment, index=Index(0, True, ""))
         try:
             marks = durable_marks(lambda begin, end: b"".join(source.read(segment, begin, end)), finished)

@@ -928,7 +928,7 @@ def test_a_nodes_segment_is_removed_only_if_its_copy_is_the_same(
 
 
 @pytest.mark.parametrize("layout", [whole, chunked])
-def test_a_segment_that_the_node_has_not_begun_to_fill_is_not_removed(
+def test_a_segment_that_the_node_has_not_filled_yet_is_not_removed(
     layout: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     node, predicted = (Node(tmp_path / name, capacity_bytes=1 << 12) for name in ("cdc_raw", "predicted"))

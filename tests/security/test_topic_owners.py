@@ -20,7 +20,7 @@ from airflow_cdc_provider.events.encoder import Destination, Envelope
 from airflow_cdc_provider.events.framing import TopicSchema
 from airflow_cdc_provider.events.skipped_records import SkippedRecords
 from airflow_cdc_provider.events.transforms.pieces import Piece
-from airflow_cdc_provider.exceptions import SchemaRejected
+from airflow_cdc_provider.exceptions import ConfigurationError, SchemaRejected
 from airflow_cdc_provider.jobs.publishing import topic_owners as owners_module
 from airflow_cdc_provider.jobs.publishing.origins.changes import Changes
 from airflow_cdc_provider.jobs.publishing.topic_owners import MOST_STORED, topic_owners
@@ -166,6 +166,35 @@ def test_no_table_writes_to_the_connectors_own_topics(pattern: str, table: str) 
     assert fault is None
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {"type": "rename_topic", "regex": r"([^.]+)\.([^.]+)\.(.*)", "replacement": "$3"},
+        {"type": "route", "topic": "'p.cdc-positions'"},
+    ],
+)
+@pytest.mark.parametrize("table", ["x.p-signal", "x.p.cdc-positions"])
+def test_no_table_writes_to_the_connectors_own_topics_after_transforms(
+    transform: dict[str, Any], table: str
+) -> None:
+    declared: dict[str, Any] = {
+        "name": "p",
+        "source": {"type": "mongodb"},
+        "signals": {"channels": ["kafka"]},
+        "publish": {"kafka": {"connection": "kafka"}, "transforms": [transform]},
+    }
+    connector = Connector.from_dict(declared)
+    tables = ["y.orders", table] if transform["type"] == "rename_topic" else [table]
+    found = encoded_events(connector, [piece_of(connector, [*tables, *tables])], Registry())
+    assert found["row"].to_pylist() == list(range(2 * len(tables))), "in their order"
+    for name, fault in zip([*tables, *tables], found["fault"].to_pylist(), strict=True):
+        assert (fault is not None) == (name == table)
+        assert fault is None or "is that of the connector's" in fault
+    declared["publish"]["kafka"]["on_record_error"] = "fail"
+    with pytest.raises(ConfigurationError, match="is that of the connector's"):
+        encoded_events(Connector.from_dict(declared), [piece_of(connector, tables)])
+
+
 def decided(
     connector: Connector, known: Sequence[str], tables: Sequence[str], first: Mapping[str, int]
 ) -> dict[str, str]:
@@ -204,11 +233,14 @@ def test_a_position_has_a_bounded_number_of_owners_and_keeps_the_first(
 ) -> None:
     monkeypatch.setattr(owners_module, "_first_recorded", lambda changes: {})
     tables = [f"{name}{number}.t" for number in range(3 * MOST_STORED) for name in ("x_", "x!")]
-    origin = origin_of(tables, known_before=[])
+    origin = origin_of([*tables, "victim_.t", "victim!.t"], known_before=[])
     with bounded(seconds=2, mebibytes=64):
         stored = origin.survey(0, ("victim_.t",))
     assert len(stored) == MOST_STORED
     assert stored[0] == "victim_.t"
+    later = origin_of(["victim_.t", "victim!.t", "new_.t", "new!.t"], known_before=[]).survey(0, stored[1:])
+    assert len(later) == MOST_STORED
+    assert {"victim!.t", "new!.t"} < {*later}, "the others' tables are gone"
     position = PublishPosition("p", 1, owners=stored)
     assert PublishPosition.from_json(position.to_json()) == position
     assert b"owners" not in PublishPosition("p", 1).to_json()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_cdc_provider.changes.record import CHANGE_SCHEMA
@@ -19,18 +20,25 @@ from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.kafka.settings import ClientSettings
 from airflow_cdc_provider.options import parse
-from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics
+from airflow_cdc_provider.sources.contract import ReadLimit, ReadMetrics, SchemaLimit
+from airflow_cdc_provider.sources.debezium import recorded_schemas
 from airflow_cdc_provider.sources.debezium.capture import plan_batch
 from airflow_cdc_provider.sources.debezium.converters import UNKNOWN_ID, FramedConverter
 from airflow_cdc_provider.sources.debezium.options import DebeziumOptions
 from airflow_cdc_provider.sources.debezium.position import PartitionPosition
 from airflow_cdc_provider.sources.debezium.quarantine import UnknownSchemaReader
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted
-from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchema, RecordedSchemas
+from airflow_cdc_provider.sources.debezium.recorded_schemas import (
+    LEARNED,
+    MOST_SCHEMAS,
+    RecordedSchema,
+    RecordedSchemas,
+)
 from airflow_cdc_provider.sources.debezium.records import Feed
 from airflow_cdc_provider.sources.debezium.registered import MOST_UNREADABLE, RegisteredSchemas
 from airflow_cdc_provider.sources.debezium.schema_history import MOST_COLUMNS, TableRows, owners
 from airflow_cdc_provider.sources.debezium.source import DebeziumSource
+from airflow_cdc_provider.sources.schema_history import counted_before
 from tests.bounded import bounded
 from tests.unit.kafka.fake_consumer import FakeConsumer, FakeMessage, end_at
 from tests.unit.sources.debezium.debezium_messages import (
@@ -189,44 +197,115 @@ def test_schemas_of_a_table_and_of_a_topic_are_bounded() -> None:
     other = replace(FEED, table="shop.other")
     assert codes(read(other, ({"id": 1}, schema_of("c7")), known=known)) == {"change": 1, "schema": 1}
 
-    recorded: dict[RecordedSchema, int] = {}
-    batches = 0
-    while True:  # each reading may add a part
-        large = RecordedSchemas(recorded)
-        added = {("t", "a", f"{batches} {n}"): 1 << 19 for n in range(10)}
-        taken = {name: size for name, size in added.items() if large.add(name, size)}
-        if not taken:
-            break
-        assert sum(taken.values()) <= 2 << 20
-        recorded |= taken
-        batches += 1
-    assert sum(recorded.values()) <= 8 << 20
-    many = RecordedSchemas()
-    tables = sum(many.add(("t", f"db.{one}", ""), 0) for one in range(100_000))
-    assert tables < 20_000, "a record takes more than its schema"
-    assert many.add(("u", "db.1", ""), 0), "another topic has its own bound"
+    full = RecordedSchemas()
+    assert sum(full.add(("t", "a", f"{n}"), 1 << 19) for n in range(100)) == 15, "of together 8 MiB"
+    known = RecordedSchemas()
+    tables = sum(known.add(("t", f"db.{one}", ""), 0) for one in range(100_000))
+    assert 50_000 < tables < 70_000, "a record takes more than its schema"
+    assert known.add(("u", "db.1", ""), 0), "another topic has its own bound"
+    assert RecordedSchemas({("t", "a", "1"): 64 << 20, ("u", "a", "1"): 1}).full_topics == ["t"]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 600), st.integers(1, 40), st.integers(1, 9), st.booleans())
+def recorded_in(batch: int, records: pa.Table, *before: pa.Table) -> pa.Table:
+    """Return records as the changes table has them, with those of earlier batches."""
+    return pa.concat_tables([*before, records.append_column("batch", pa.repeat(batch, records.num_rows))])
+
+
+def learned(recorded: pa.Table, limits: Sequence[SchemaLimit] = DebeziumSource.schema_limits) -> pa.Table:
+    """Return what the driver reads of recorded schemas, as Spark selects it."""
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for limit in limits:
+            connection.register("recorded", recorded)
+            query = f"SELECT *, {counted_before(limit)} AS before FROM recorded"
+            columns = ", ".join(recorded.column_names)
+            recorded = connection.sql(f"SELECT {columns} FROM ({query}) WHERE before < {limit.most}").arrow()
+            recorded = recorded if isinstance(recorded, pa.Table) else recorded.read_all()
+    return recorded.drop_columns(["batch"]).cast(CHANGE_SCHEMA)
+
+
+def sizes(records: pa.Table) -> dict[RecordedSchema, int]:
+    return {
+        (one["origin"].partition("/")[0], one["source_table"], one["schema_id"]): len(one["payload"])
+        for one in records.select(["origin", "source_table", "schema_id", "payload"]).to_pylist()
+    }
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 30), st.integers(1, 3), st.booleans())
+@example(4, 150, 15, True)
+@example(4, 40, 12, False)
 def test_schemas_are_bounded_over_all_slices_and_batches(
     slices: int, schemas: int, tables: int, same: bool
 ) -> None:
-    """Every slice gets as many schemas as it takes, in each of the batches of a backlog."""
-    recorded: Counter[RecordedSchema] = Counter()
-    at_once = 0
-    for batch in range(4):
-        known = dict(recorded)
-        for number in range(min(slices, 12)):
-            seen = RecordedSchemas(known, slices)
+    """Every slice records as many schemas as it may, in each of the batches of a backlog."""
+    limits = [replace(one, most=one.most >> 6) if one.most > MOST_SCHEMAS else one for one in LEARNED]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorded_schemas, "_MOST_TABLE_BYTES", 8 << 14)
+        patched.setattr(recorded_schemas, "_MOST_TOPIC_BYTES", 64 << 14)
+        bounded_over_slices(limits, slices, schemas, tables, same=same)
+
+
+def bounded_over_slices(
+    limits: Sequence[SchemaLimit], slices: int, schemas: int, tables: int, *, same: bool
+) -> None:
+    recorded = recorded_in(0, CHANGE_SCHEMA.empty_table())
+    known: dict[RecordedSchema, int] = {}
+    payload = bytes(1 << 13)
+    for batch in range(1, 4):
+        added: list[dict[str, Any]] = []
+        for number in range(slices):
+            seen = RecordedSchemas(known)
             own = "" if same else f"{batch} {number} "
             for n in range(schemas):
-                name = ("t", f"table{n % tables}", f"{own}{n}")
-                recorded[name] += 100_000 if name not in seen and seen.add(name, 100_000) else 0
-            assert seen.added <= max((16 << 20) // slices, 1 << 18)
-        at_once = max(at_once, sum(recorded.values()) - sum(known.values()))
-    assert at_once <= max(16 << 20, 12 << 18)
-    assert sum(recorded.values()) <= (64 << 20) + at_once
+                table, name = f"table{n % tables}", f"{own}{n}"
+                if ("t", table, name) not in seen and seen.add(("t", table, name), len(payload)):
+                    at = {"position": bytes([batch, n]), "origin": f"t/{number}", "captured_at": batch}
+                    added.append({"source_table": table, "schema_id": name, "payload": payload, **at})
+        recorded = recorded_in(batch, pa.Table.from_pylist(added, CHANGE_SCHEMA), recorded)
+        before, known = known, sizes(learned(recorded, limits))
+        assert before.items() <= known.items(), "what was read once is read always"
+    of_tables = Counter[str]()
+    for (_, table, _), size in known.items():
+        of_tables[table] += size
+    assert max(of_tables.values()) <= (8 << 14) + len(payload)
+    assert of_tables.total() <= (64 << 14) + len(payload)
+    assert learned(recorded, limits).num_rows == len(known), "once, however many slices recorded it"
+    further = {(topic, table) for topic, table, _ in sizes(recorded).keys() - known.keys()}
+    assert not any(RecordedSchemas(known).add((*one, "further"), 0) for one in further), (
+        "of what is beyond the most, no later batch records any more"
+    )
+    if same and schemas <= 10 * tables and schemas <= 100:
+        assert len(known) == schemas
+
+
+def test_schemas_of_a_sound_topic_are_recorded_by_each_slice_and_read_once() -> None:
+    """A topic of many tables, of which one has a wide row, in as many slices as it has partitions."""
+    declared = {"topics": ".*", "tables_from": "source"}
+    connection = {"extra": {"bootstrap.servers": "localhost:1"}}
+    source = DebeziumSource(parse(DebeziumOptions, declared, "source"), connection, everything)
+    names = [f"column_{one}" for one in range(30)]
+    script: list[FakeMessage] = []
+    for n in range(200):
+        content = schema_of(*(names if n else [f"{one}_{'x' * 100}" for one in range(4_000)]))
+        content["payload"]["source"] |= {"db": "shop", "table": f"t{n}"}
+        script.append(FakeMessage(n, text(content), b'{"id":1}'))
+    recorded = recorded_in(0, CHANGE_SCHEMA.empty_table())
+    for batch in range(1, 3):
+        reader, metrics = source.reader(), ReadMetrics()
+        added: list[pa.Table] = []
+        for partition in range(8):
+            part = TopicSlice(MessageRange("all", partition, 0, 200), 0, 600, "", 0, slices=600)
+            own = replace(reader, build=FakeConsumer([script, [end_at(200)]]))
+            found = pa.Table.from_batches(own.read([part], metrics))
+            assert codes(found) == {"change": 200, **({"schema": 200} if batch == 1 else {})}
+            added.append(found.filter(pc.equal(found["kind"], "schema")))
+        recorded = recorded_in(batch, pa.concat_tables(added), recorded)
+        assert source.on_batch_read(metrics) == (batch == 1)
+        source.learn(learned(recorded))
+    assert recorded.num_rows == 8 * 200
+    assert len(source._records) == len(source.tables()) == 200
+    assert {one["origin"] for one in source._records} == {"all/0"}, "the first one of each"
+    assert not any("schemas" in one for one in source.schema_findings())
 
 
 def test_a_batch_knows_the_schemas_and_lookups_of_earlier_ones() -> None:
@@ -244,10 +323,10 @@ def test_a_batch_knows_the_schemas_and_lookups_of_earlier_ones() -> None:
             part = TopicSlice(MessageRange("a.b.c", partition, 1, 31), 0, 50, "b.c", 0, slices=50)
             own = replace(reader, build=FakeConsumer(script))
             assert codes(pa.Table.from_batches(own.read([part], metrics))) == {"UNKNOWN-SCHEMA": 30}
-        assert source.on_batch_read(metrics) == (batch == 0)
-    assert registry.requested.total() == 50 * MOST_UNREADABLE // 10
+        assert source.on_batch_read(metrics)
+    assert registry.requested.total() == 5 * 50 * 10, "ten ids in each slice of a batch, none of them twice"
 
-    source._unreadable = {}
+    source._looked_up = {}
     for _ in range(3):
         metrics = ReadMetrics()
         for partition in range(50):
@@ -261,6 +340,54 @@ def test_a_batch_knows_the_schemas_and_lookups_of_earlier_ones() -> None:
     _, other = replace(source.reader(), registry=registry).converters("other")
     assert isinstance(other, FramedConverter)
     assert other.schemas.compiled(5) == UNKNOWN_ID, "another topic has its own"
+
+
+def test_sound_ids_are_looked_up_however_many_others_a_topic_has() -> None:
+    """A registry whose oldest schemas were deleted, and a topic that is read from its beginning."""
+    declared = {"topics": ".*", "value_converter": "avro", "registry": {"url": "http://r"}}
+    connection = {"extra": {"bootstrap.servers": "localhost:1"}}
+    source = DebeziumSource(parse(DebeziumOptions, declared, "source"), connection, everything)
+    registry = CountingRegistry()
+
+    def batch(*values: bytes, slices: int = 1) -> pa.Table:
+        pairs = [FakeMessage(n, value, b'{"id":1}') for n, value in enumerate(values)]
+        build = FakeConsumer([pairs, [end_at(len(pairs))]])
+        part = TopicSlice(MessageRange("a.b.c", 0, 0, len(pairs)), 0, slices, "b.c", 0, slices=slices)
+        metrics = ReadMetrics()
+        reader = replace(source.reader(), registry=registry, build=build)
+        found = pa.Table.from_batches(reader.read([part], metrics))
+        source.on_batch_read(metrics)
+        return found
+
+    dead = [head(one) + b"x" for one in range(1000, 1000 + MOST_UNREADABLE)]
+    assert codes(batch(*dead)) == {"UNKNOWN-SCHEMA": MOST_UNREADABLE}
+    for slices in (1, 100):
+        found = batch(*dead, avro_row(1), slices=slices)
+        assert codes(found) == {"UNKNOWN-SCHEMA": MOST_UNREADABLE, "change": 1, "schema": 1}
+    for first in range(2000, 20_000, 200):
+        found = batch(*(head(first + n) + b"x" for n in range(200)), avro_row(1), slices=100)
+        assert codes(found)["change"] == 1, "what the registry had once is read"
+    assert registry.requested.total() - registry.requested[7] == MOST_UNREADABLE + 90 * 10
+
+
+def test_each_retry_looks_up_other_ids_and_gives_up_none_that_it_did_not() -> None:
+    declared = {"topics": ".*", "value_converter": "avro", "registry": {"url": "http://r"}}
+    options = parse(DebeziumOptions, declared, "source")
+    reader = SliceReader(ClientSettings({"bootstrap.servers": "b:1"}), options, everything)
+    none = replace(FEED, value_converter=FramedConverter(RegisteredSchemas(NoSchema(), "avro")))
+    waiting = read(
+        none, *(({"id": 1}, head(one) + b"x") for one in range(1000, 1300)), ({"id": 1}, avro_row(1))
+    )
+    waiting = waiting.combine_chunks()
+    for run in range(1, 500):
+        registry = CountingRegistry()
+        again = UnknownSchemaReader(replace(reader, registry=registry), {}, 0 if run < 100 else 1 << 60)
+        waiting = pa.Table.from_batches(again(waiting.to_batches()[0])).combine_chunks()
+        found = codes(waiting)
+        assert registry.requested.total() <= MOST_UNREADABLE + 1
+        if run >= 100 and not found["UNKNOWN-SCHEMA"]:
+            break
+    assert found == {"SCHEMA-GIVEN-UP": 300, "change": 1, "schema": 1}
 
 
 def test_a_plan_says_how_many_slices_share_a_topic() -> None:

@@ -31,7 +31,7 @@ from airflow_cdc_provider.jobs.spark.read import new_metrics, read_partitions
 from airflow_cdc_provider.lake.changes_table import ChangesState, ChangesTable, OriginChanges, join_origins
 from airflow_cdc_provider.lake.stores import Stores
 from airflow_cdc_provider.sources.contract import Offset, Plan, ReadLimit, ReadMetrics, Source
-from airflow_cdc_provider.sources.schema_history import learn_schema
+from airflow_cdc_provider.sources.schema_history import learn_schema, recorded_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -282,7 +282,7 @@ def land_quarantined(
     before = _counted(quarantined_rows)
     if not before:
         return 0, 0
-    source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+    source.learn(recorded_schema(source, changes))
     names = record.CHANGE_SCHEMA.names
     work = _ReadAgain(source.quarantine_reader())
     again = map_in_arrow(quarantined_rows.select(*names), work, record.SPARK_DDL).persist()
@@ -298,7 +298,7 @@ def land_quarantined(
             changes.land(again, state)
             log.info("%s: %d quarantined changes were released", connector.name, landed)
         if recorded:
-            source.learn(changes.lasting(record.SCHEMA).drop("batch").toArrow())
+            source.learn(recorded_schema(source, changes))
         if left:
             log.warning("%s: %d records stay in quarantine", connector.name, left)
     finally:

@@ -42,6 +42,7 @@ from airflow_cdc_provider.sources.contract.values import (
     Offset,
     Plan,
     ReadLimit,
+    SchemaLimit,
     SegmentCounts,
     SnapshotPlan,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "ReadLimit",
     "ReadMetrics",
     "Reader",
+    "SchemaLimit",
     "SegmentCounts",
     "SnapshotPlan",
     "Source",

@@ -20,6 +20,7 @@ from airflow_cdc_provider.sources.contract.values import (
     Offset,
     Plan,
     ReadLimit,
+    SchemaLimit,
     SnapshotPlan,
 )
 from airflow_cdc_provider.sources.planned_ranges import PlannedRanges
@@ -35,6 +36,7 @@ class Source(ABC):
     Attributes:
         has_schema_history: Whether the reader emits records of kind ``schema``, which :meth:`learn` gets
             back: changes can't be decoded without them.
+        schema_limits: Which of these records :meth:`learn` gets, one limit after the other; all by default.
         learned_through: The batch through which a job has passed the recorded schema; set by jobs.
         renames_tables: Whether a table can get a captured name by a rename, with rows that have no events.
             The reader then emits a record of kind ``signal``, after the fence of the table that it replaces;
@@ -50,6 +52,7 @@ class Source(ABC):
     """
 
     has_schema_history: ClassVar[bool] = False
+    schema_limits: ClassVar[Sequence[SchemaLimit]] = ()
     learned_through: int = -1
     renames_tables: ClassVar[bool] = False
     feed_is_complete: ClassVar[bool] = False
@@ -105,7 +108,7 @@ class Source(ABC):
         """
 
     def learn(self, records: pa.Table) -> None:
-        """Load all records of kind ``schema``; skip other kinds. Default: nothing.
+        """Load the records of kind ``schema``; skip other kinds. Default: nothing.
 
         Called before :meth:`tables`, and again when further ones are committed; each call replaces the last.
         """

@@ -55,6 +55,21 @@ class ReadLimit:
 
 
 @dataclass(frozen=True)
+class SchemaLimit:
+    """How many records of kind ``schema`` a source learns, oldest first.
+
+    Args:
+        of: What the limit is of: SQL expressions of a record's columns, separated by commas.
+        each: What a record counts, an SQL expression.
+        most: A record is learned if those before it count less than this together.
+    """
+
+    of: str
+    each: str
+    most: int
+
+
+@dataclass(frozen=True)
 class SegmentCounts:
     """The segments of one feed, as seen by a batch.
 

@@ -9,7 +9,7 @@ All later stages read JSON and Kafka Connect schemas. Messages with a schema id 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -165,8 +165,8 @@ class Schemas(Protocol):
     """Compiled schemas by id."""
 
     @property
-    def unreadable(self) -> Set[int]:
-        """The ids that were looked up, and that the registry had no schema for."""
+    def looked_up(self) -> Mapping[int, bool]:
+        """By id that was looked up, whether the registry had a schema; empty if too many are known."""
 
     @property
     def have_paths(self) -> bool:
@@ -191,9 +191,12 @@ class FramedConverter:
 
     Args:
         schemas: Returns the reader for an id.
+        in_any_order: Whether ids are looked up in another order each time, not in theirs: if there are more
+            than may be looked up, each has its turn.
     """
 
     schemas: Schemas
+    in_any_order: bool = False
 
     def keys(self, written: pa.Array) -> tuple[pa.Array, Ints]:
         """Return keys as canonical JSON."""
@@ -249,7 +252,10 @@ class FramedConverter:
         self, data: Bytes, bodies: Ints, ends: Ints, ids: Ints
     ) -> Iterator[tuple[int, tuple[int, ...], Ints]]:
         """Yield id, path and messages of each schema; advances ``bodies`` past the paths."""
-        for schema_id in np.unique(ids[ids >= 0]).tolist():
+        distinct = np.unique(ids[ids >= 0])
+        if self.in_any_order:
+            distinct = np.random.default_rng().permutation(distinct)
+        for schema_id in distinct.tolist():
             rows = np.flatnonzero(ids == schema_id)
             if not self.schemas.have_paths:
                 yield schema_id, (), rows

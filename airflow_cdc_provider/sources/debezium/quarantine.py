@@ -11,7 +11,7 @@ merged with the row before both; the late row loses to it, so values that only t
 
 No record is retried forever, because deletes are retained as long as there is one to retry. A record that is
 older than the retention of deletes, and whose id the registry still doesn't have, is given up: it stays
-quarantined.
+quarantined. Of too many ids, each retry looks up some, in any order; what wasn't looked up isn't given up.
 
 A truncate is never applied late: later rows may only be in the mirror by now, and would be deleted too. It
 stays quarantined, for a reason that isn't retried.
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,13 @@ from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.kafka.consumer import MessageRange
 from airflow_cdc_provider.kafka.registry import RegisteredSchema, UnreadableSchema
 from airflow_cdc_provider.logs import logger
-from airflow_cdc_provider.sources.debezium.converters import Converter, Values
+from airflow_cdc_provider.sources.debezium.converters import (
+    FAULTS,
+    NOT_LOOKED_UP,
+    Converter,
+    FramedConverter,
+    Values,
+)
 from airflow_cdc_provider.sources.debezium.position import POSITION_BYTES, epoch_of, offsets_of, partition_of
 from airflow_cdc_provider.sources.debezium.reader import SliceReader, TopicSlice, read_parted, table_of
 from airflow_cdc_provider.sources.debezium.recorded_schemas import RecordedSchemas
@@ -46,7 +52,6 @@ log = logger(__name__)
 
 UNKNOWN_SCHEMA: Final = "UNKNOWN-SCHEMA"
 """Code of the reason for which records are retried."""
-_MANY_TASKS: Final = 1000
 _GIVEN_UP: Final = (
     "SCHEMA-GIVEN-UP: no schema was found within lake.tombstone_retention_seconds; no further retries"
 )
@@ -88,21 +93,22 @@ class UnknownSchemaReader:
                 yield self._give_up_old(_with_capture_times(decoded, of_epoch))
 
     def _give_up_old(self, decoded: pa.RecordBatch) -> pa.RecordBatch:
-        """Give up records that are too old, unless the registry failed, so that the id may exist."""
+        """Give up records that are too old, unless the registry failed or was not asked for them."""
         registry = self._task_reader.registry
         if isinstance(registry, _RegistryUntilFailure) and registry.failed:
             return decoded
         old = pc.less(decoded["captured_at"].cast(pa.int64()), self.given_up_before_us)
         old = pc.and_(old, pc.equal(decoded["kind"], QUARANTINE))
         name = "reason"
+        old = pc.and_not(old, pc.starts_with(decoded[name], FAULTS[NOT_LOOKED_UP]).fill_null(False))
         given_up = pc.replace_substring_regex(decoded[name], f"^{UNKNOWN_SCHEMA}:", f"{_GIVEN_UP}:")
         reasons = pc.if_else(old, given_up, decoded[name])
         return decoded.set_column(decoded.schema.get_field_index(name), decoded.schema.field(name), reasons)
 
     @cached_property
     def _seen(self) -> RecordedSchemas:
-        """What is recorded, and what this task adds, which is one of many."""
-        return RecordedSchemas(self.reader.known, _MANY_TASKS)
+        """What is recorded, and what this task adds."""
+        return RecordedSchemas(self.reader.known)
 
     @cached_property
     def _task_reader(self) -> SliceReader:
@@ -118,7 +124,13 @@ class UnknownSchemaReader:
 
         Each topic has its own, because the lookups of each are bounded.
         """
-        return lru_cache(maxsize=None)(self._task_reader.converters)
+
+        @cache
+        def converters(topic: str) -> tuple[Converter, Converter]:
+            keys, values = self._task_reader.converters(topic)
+            return _in_any_order(keys), _in_any_order(values)
+
+        return converters
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the state of a task: the next one queries the registry again."""
@@ -159,6 +171,10 @@ def _with_capture_times(decoded: pa.RecordBatch, records: pa.RecordBatch) -> pa.
     for name, times in (("captured_at", captured), ("committed_at", dated)):
         decoded = decoded.set_column(decoded.schema.get_field_index(name), decoded.schema.field(name), times)
     return decoded
+
+
+def _in_any_order(converter: Converter) -> Converter:
+    return replace(converter, in_any_order=True) if isinstance(converter, FramedConverter) else converter
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _PORTION_BYTES: Final = 32 << 20
 _PORTION_MESSAGES: Final = 10_000
-NEW_SCHEMAS: Final = "schema_bytes"
-UNREADABLE: Final = "unreadable ids "
-"""Beginning of the name of an id's count: id and topic follow."""
+NEW_SCHEMAS: Final = "schemas"
+LOOKED_UP: Final = {True: "readable ids ", False: "unreadable ids "}
+"""Beginning of the name of an id's count, by whether the registry has a schema: id and topic follow."""
 _NO_TIME: Final = 0
 """librdkafka's type of a message without a timestamp."""
 
@@ -68,7 +68,7 @@ class SliceReader(Reader):
         known: The bytes of each recorded schema.
         owners: The topic of each table that has recorded rows.
         registry: The schema registry of messages with schema ids.
-        unreadable: By topic, the ids that the registry had no schema for before.
+        looked_up: By topic and id that was looked up before, whether the registry had a schema.
         takes_envelopes: Whether unwrapped values may be envelopes.
         build: Builds the consumer; librdkafka's by default.
     """
@@ -79,15 +79,15 @@ class SliceReader(Reader):
     known: Mapping[RecordedSchema, int] = field(default_factory=dict)
     owners: Mapping[str, str] = field(default_factory=dict)
     registry: Registered | None = None
-    unreadable: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    looked_up: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
     takes_envelopes: bool = False
     build: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
 
     def read(self, parts: Iterable[TopicSlice], metrics: ReadMetrics) -> Iterator[pa.RecordBatch]:
-        """Read slices; count skipped messages, new schemas, and ids without one."""
+        """Read slices; count skipped messages, new schemas, and ids that were looked up."""
         for part in parts:
             feed = self.feed(part)
-            seen = RecordedSchemas(self.known, part.slices)
+            seen = RecordedSchemas(self.known)
             found = read_range(self.settings, part.range, self.options.isolation, self.build)
             for portion in _portions(message for messages in found for message in messages):
                 read = _columns(portion, self.options.advanced.max_message_bytes)
@@ -95,8 +95,8 @@ class SliceReader(Reader):
             metrics.counts[NEW_SCHEMAS] += seen.added
             for converter in (feed.key_converter, feed.value_converter):
                 if isinstance(converter, FramedConverter):
-                    ids = (f"{UNREADABLE}{one} {part.range.topic}" for one in converter.schemas.unreadable)
-                    metrics.counts.update(ids)
+                    ids = converter.schemas.looked_up.items()
+                    metrics.counts.update(f"{LOOKED_UP[there]}{one} {part.range.topic}" for one, there in ids)
 
     def feed(self, part: TopicSlice) -> Feed:
         """Return how a slice's messages are converted."""
@@ -120,18 +120,18 @@ class SliceReader(Reader):
     def converters(self, topic: str, slices: int = 1) -> tuple[Converter, Converter]:
         """Return the converters of keys and values of a topic that is read in so many slices."""
         first, second = (
-            self._converter(name, slices, self.unreadable.get(topic, frozenset()))
+            self._converter(name, slices, self.looked_up.get(topic, {}))
             for name in (self.options.key_converter, self.options.value_converter)
         )
         return first, second
 
-    def _converter(self, name: ConverterName, slices: int, unreadable: frozenset[int]) -> Converter:
+    def _converter(self, name: ConverterName, slices: int, looked_up: Mapping[int, bool]) -> Converter:
         if name == "json":
             return JsonConverter()
         if name == "string":
             return TextConverter()
         assert self.registry is not None
-        return FramedConverter(RegisteredSchemas(self.registry, name, slices, unreadable))
+        return FramedConverter(RegisteredSchemas(self.registry, name, slices, looked_up))
 
 
 def read_parted(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
 
@@ -35,8 +35,10 @@ Written = Literal["avro", "protobuf", "json_schema"]
 
 MOST_UNREADABLE: Final = 100
 MOST_SCHEMAS: Final = 1_000
-_LEAST_PART: Final = 0.1
-"""The part of these that each slice of a batch may look up, however many there are."""
+_LEAST_UNREADABLE: Final = 10
+"""How many ids each slice of a batch may look up in vain, however many there are."""
+_MOST_REMEMBERED: Final = 10_000
+"""Most ids of a topic that later batches know."""
 _MOST_BYTES: Final = 32 << 20
 _MOST_SECONDS: Final = 300.0
 
@@ -52,14 +54,16 @@ class RegisteredSchemas:
     """Compiles schemas of a registry on first use. Picklable, without the compiled schemas.
 
     Lookups are bounded, because messages of a few bytes can name any number of ids: after
-    :data:`MOST_UNREADABLE` ids that the registry has no schema for, or 5 minutes for these and for compiling,
-    and after :data:`MOST_SCHEMAS` schemas, or 32 MiB of these, further ids are not looked up.
+    :data:`MOST_UNREADABLE` ids of the topic that the registry has no schema for, in all slices, but at least
+    10 further ones here, or 5 minutes for these, only ids that the registry had schemas for before are looked
+    up; and none after :data:`MOST_SCHEMAS` schemas, 32 MiB of these, or 5 minutes of compiling.
 
     Args:
         registry: The schema registry.
         written: The message format.
-        slices: How many readers there are of the topic at once, which share what may be looked up.
-        unreadable: Ids of the topic that the registry had no schema for before, which aren't looked up again.
+        slices: How many readers there are of the topic at once.
+        before: By id of the topic that was looked up before, whether the registry had a schema. Those without
+            aren't looked up again.
     """
 
     def __init__(
@@ -67,20 +71,21 @@ class RegisteredSchemas:
         registry: Registered,
         written: Written,
         slices: int = 1,
-        unreadable: frozenset[int] = frozenset(),
+        before: Mapping[int, bool] | None = None,
     ) -> None:
         self._registry = registry
-        self._part = max(1 / slices, _LEAST_PART)
-        self._before = unreadable
+        self._before = dict(before or {})
+        in_vain = list(self._before.values()).count(False)
+        self._left = max(MOST_UNREADABLE // slices - in_vain, _LEAST_UNREADABLE)
         self._written: Written = written
         self._compiled: dict[tuple[int, tuple[int, ...]], Compiled | int] = {}
-        self._unreadable: set[int] = set()
-        self._seconds, self._bytes = 0.0, 0
+        self._looked_up: dict[int, bool] = {}
+        self._seconds, self._seconds_in_vain, self._bytes = 0.0, 0.0, 0
 
     @property
-    def unreadable(self) -> Set[int]:
-        """The ids that were looked up, and that the registry had no schema for."""
-        return self._unreadable
+    def looked_up(self) -> Mapping[int, bool]:
+        """By id that was looked up, whether the registry had a schema; empty if too many are known."""
+        return self._looked_up if len(self._before) < _MOST_REMEMBERED else {}
 
     @property
     def have_paths(self) -> bool:
@@ -94,6 +99,8 @@ class RegisteredSchemas:
             TransientError: The registry doesn't answer.
             ConfigurationError: The registry rejects the request.
         """
+        if self._before.get(schema_id) is False:
+            return UNKNOWN_ID
         known = self._compiled.get((schema_id, path))
         if known is None:
             known = self._compile(schema_id, path)
@@ -102,17 +109,18 @@ class RegisteredSchemas:
         return known
 
     def _compile(self, schema_id: int, path: tuple[int, ...]) -> Compiled | int:
-        if schema_id in self._before:
-            return UNKNOWN_ID
-        left = (MOST_UNREADABLE - len(self._before)) * self._part
-        is_full = len(self._unreadable) >= left or self._seconds > _MOST_SECONDS * self._part
-        if is_full or len(self._compiled) >= MOST_SCHEMAS * self._part or self._bytes > _MOST_BYTES:
+        is_known = schema_id in self._before or schema_id in self._looked_up
+        if not is_known and (self._left <= 0 or self._seconds_in_vain > _MOST_SECONDS):
+            return NOT_LOOKED_UP
+        is_full = len(self._compiled) >= MOST_SCHEMAS or self._bytes > _MOST_BYTES
+        if is_full or self._seconds > _MOST_SECONDS:
             return NOT_LOOKED_UP
         started = time.monotonic()
         found = self._registry.schema_of(schema_id)
+        self._looked_up[schema_id] = isinstance(found, RegisteredSchema)
         if not isinstance(found, RegisteredSchema):
-            self._unreadable.add(schema_id)
-            self._seconds += time.monotonic() - started
+            self._left -= 1
+            self._seconds_in_vain += time.monotonic() - started
             return UNKNOWN_ID if found is None else DENIED_ID if found.denied else UNREADABLE_ID
         self._bytes += found.size
         kind, compile_schema = _FORMS[self._written]

@@ -48,7 +48,8 @@ from airflow_cdc_provider.sources.debezium.position import (
     to_offset,
 )
 from airflow_cdc_provider.sources.debezium.quarantine import UNKNOWN_SCHEMA, UnknownSchemaReader
-from airflow_cdc_provider.sources.debezium.reader import NEW_SCHEMAS, UNREADABLE, SliceReader, table_of
+from airflow_cdc_provider.sources.debezium.reader import LOOKED_UP, NEW_SCHEMAS, SliceReader, table_of
+from airflow_cdc_provider.sources.debezium.recorded_schemas import LEARNED, RecordedSchema, RecordedSchemas
 from airflow_cdc_provider.sources.debezium.schema_history import TableRows, owners
 from airflow_cdc_provider.sources.debezium.states import spellings
 from airflow_cdc_provider.sources.findings import registry_findings
@@ -68,6 +69,7 @@ class DebeziumSource(Source):
     """
 
     has_schema_history = True
+    schema_limits = LEARNED
     feed_is_complete = True
 
     def __init__(
@@ -89,7 +91,7 @@ class DebeziumSource(Source):
         self._left_out: dict[str, ConfigurationError] = {}
         self._there: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
-        self._unreadable: dict[str, frozenset[int]] = {}
+        self._looked_up: dict[str, dict[int, bool]] = {}
 
     @property
     def _settings(self) -> ClientSettings:
@@ -133,11 +135,11 @@ class DebeziumSource(Source):
         return sorted(table for table in found if self._selects(table))
 
     def learn(self, records: pa.Table) -> None:
-        """Load all records of kind ``schema``."""
+        """Load the records of kind ``schema``: one of each schema, as :attr:`schema_limits` says."""
         self._records = records.to_pylist()
 
     def schema_findings(self) -> list[str]:
-        """Return messages about topics that don't exist."""
+        """Return messages about topics that don't exist, or have too many schemas."""
         topics = {partition_of(origin)[0] for origin in self._start} - self._there
         deleted = [
             f"topic {topic} was deleted: the mirror of {', '.join(sorted(self._tables_of(topic)))} is no "
@@ -145,7 +147,11 @@ class DebeziumSource(Source):
             for topic in sorted(topics)
             if self._reads(topic)
         ]
-        return [*deleted, *missing_topics(self._options.topics, self._there)]
+        full = [
+            f"topic {topic} has the most schemas that are kept of a topic: no further schema or table is read"
+            for topic in RecordedSchemas(self._known).full_topics
+        ]
+        return [*deleted, *full, *missing_topics(self._options.topics, self._there)]
 
     def may_become_readable(self, reason: str) -> bool:
         """Return whether a quarantined record may become readable: when the registry has its schema."""
@@ -196,7 +202,7 @@ class DebeziumSource(Source):
 
     def head(self) -> Offset:
         """Return the current end of the partitions, to which a capture reads."""
-        self._unreadable = {}
+        self._looked_up = {}
         topics = self._require_topics()
         return to_offset(_positions(topics, self._cluster.ends(_partitions(topics))))
 
@@ -295,6 +301,16 @@ class DebeziumSource(Source):
             self._accepted = dict(lost)
         return error
 
+    @property
+    def _known(self) -> dict[RecordedSchema, int]:
+        """The bytes of each recorded schema."""
+        return {
+            (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or ""): len(
+                one["payload"] or b""
+            )
+            for one in self._records
+        }
+
     def _tables_of(self, topic: str) -> set[str]:
         """Return the captured tables of a topic."""
         if self._options.tables_from == "topic":
@@ -310,27 +326,27 @@ class DebeziumSource(Source):
         )
 
     def on_batch_read(self, metrics: ReadMetrics) -> bool:
-        """Keep ids without schema; what they and new schemas leave bounds the next batch."""
-        found = [name.removeprefix(UNREADABLE) for name in metrics.counts if name.startswith(UNREADABLE)]
-        for number, _, topic in (name.partition(" ") for name in found):
-            self._unreadable[topic] = self._unreadable.get(topic, frozenset()) | {int(number)}
-        return bool(found or metrics.counts[NEW_SCHEMAS])
+        """Keep which ids have a schema: if some have none, they and new schemas bound the next batch."""
+        is_new = metrics.counts[NEW_SCHEMAS] > 0
+        for there, beginning in LOOKED_UP.items():
+            for name in metrics.counts:
+                if name.startswith(beginning):
+                    number, _, topic = name.removeprefix(beginning).partition(" ")
+                    known = self._looked_up.setdefault(topic, {})
+                    if int(number) not in known:
+                        known[int(number)] = there
+                        is_new |= False in known.values()
+        return is_new
 
     def _reader(self, patience: RetryTimeouts) -> SliceReader:
-        known = {
-            (partition_of(one["origin"])[0], one["source_table"], one["schema_id"] or ""): len(
-                one["payload"] or b""
-            )
-            for one in self._records
-        }
         return SliceReader(
             self._settings,
             self._options,
             self._selects,
-            known,
+            self._known,
             owners(self._records),
             self._registry_for(patience),
-            self._unreadable,
+            {topic: dict(ids) for topic, ids in self._looked_up.items()},
         )
 
     def plan_snapshot(self, table: str, where: str | None = None) -> SnapshotPlan:

@@ -84,7 +84,10 @@ class Changes(Origin):
         return self.find_owners(found, known)
 
     def find_owners(self, found: set[tuple[str, str]], known: Sequence[str]) -> tuple[str, ...]:
-        """Find the owners of topics of recorded tables; see :meth:`survey`."""
+        """Find the owners of topics of recorded tables; see :meth:`survey`.
+
+        Of too many, those of topics that several tables claim now are stored, those that were known first.
+        """
         connector = self.job.connector
         snapshots = Progress.from_offset(self._state.offset).snapshots
         tables = {table for _, table in found if connector.selects(table)}
@@ -92,7 +95,8 @@ class Changes(Origin):
             tables = {table for _, table in self._recorded(0)}
         tables = set(filter(connector.selects, {*snapshots, *tables}))
         self.owners = topic_owners(connector, self.stores.changes, known, tables)
-        return tuple(dict.fromkeys([*known, *self.owners.values()]))[:MOST_STORED]
+        current = sorted(self.owners.values(), key=lambda table: table not in known)
+        return tuple(dict.fromkeys([*current, *known]))[:MOST_STORED]
 
     def _recorded(self, after: int) -> set[tuple[str, str]]:
         """Return the kinds and tables of the records after a batch."""

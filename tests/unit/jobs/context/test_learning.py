@@ -28,7 +28,7 @@ def test_what_a_round_recorded_is_learned_before_the_next_and_nothing_twice() ->
 
     def lasting(kind: str) -> Any:
         assert kind == SCHEMA
-        return SimpleNamespace(drop=lambda column: SimpleNamespace(toArrow=lambda: None))
+        return SimpleNamespace(drop=lambda *columns: SimpleNamespace(toArrow=lambda: None))
 
     changes: Any = SimpleNamespace(
         state=lambda: newest, table=SimpleNamespace(exists=lambda: True), lasting=lasting
