@@ -246,6 +246,7 @@ def spark(iceberg_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "spark.sql.shuffle.partitions": "1",
         # As jobs.spark.session says:
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.variable.substitute": "false",
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.ansi.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",

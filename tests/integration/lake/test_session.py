@@ -80,6 +80,7 @@ def test_what_spark_submit_set_stays(tmp_path: Path, iceberg_jar: Path) -> None:
         "spark.sql.shuffle.partitions": "7",
         "spark.python.unix.domain.socket.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.variable.substitute": "false",
         "spark.sql.catalog.lake.cache-enabled": "false",
         "spark.sql.catalog.lake.warehouse": (tmp_path / "of-the-user").as_uri(),
         "spark.pyspark.python": sys.executable,
@@ -90,6 +91,7 @@ def test_what_spark_submit_set_stays(tmp_path: Path, iceberg_jar: Path) -> None:
         *("--conf", "spark.sql.shuffle.partitions=7"),
         *("--conf", "spark.python.unix.domain.socket.enabled=false"),
         *("--conf", "spark.sql.session.timeZone=Europe/Berlin"),
+        *("--conf", "spark.sql.variable.substitute=true"),
         *("--conf", f"spark.sql.catalog.lake.warehouse={expected['spark.sql.catalog.lake.warehouse']}"),
         ask=tuple(expected),
     )
