@@ -225,7 +225,7 @@ class VitessSource(Source):
         """Return a message for each table with values that the job's streams didn't contain."""
         return [
             f"{table}: VTGate's stream sent JSON values that aren't JSON, as it does for BIT or BLOB "
-            "members; these are in _rest until a snapshot has read the table"
+            "members before Vitess 24.0.4; these are in _rest until a snapshot has read the table"
             for table in sorted({one["source_table"] for one in self._records if one["schema_id"] == REREAD})
             if self._history(table).reread_us >= self._created_us
         ]
