@@ -112,7 +112,10 @@ def texts(column: Column, data: Bytes, starts: Ints, ends: Ints) -> tuple[pa.Arr
 
 
 def broken_json(data: Bytes, starts: Ints, ends: Ints) -> Flags:
-    """Return which values, except NULL, aren't JSON: before Vitess 24.0.4 what precedes a BLOB or BIT is lost."""
+    """Return which values, except NULL, aren't JSON.
+
+    Before 24.0.4 VTGate's stream loses what precedes a BLOB or BIT.
+    """
     broken: Flags = (starts >= 0) & (scan_texts(data, starts, ends)[2] == ABSENT)
     return broken
 
