@@ -141,24 +141,6 @@ def test_with_that_choice_the_same_sync_reads_the_table_again(tables: Tables) ->
         assert tables.mirror(name) == tables.selected(name) != []
 
 
-def test_json_values_with_binary_members_arrive_whole(tables: Tables) -> None:
-    """Before Vitess 24.0.4 they arrived broken."""
-    tables.define(docs1="j json")
-    tables.write("insert into docs1 (id, j) values (1, '[1]')")
-    tables.run()
-    tables.write(
-        "insert into docs1 (id, j) values (2, json_array(1, cast(x'00ff' as binary), 1.5)), (3, '{}')",
-        "update docs1 set j = json_object('k', cast(b'101' as json), 'z', 1) where id = 1",
-    )
-
-    outcome = tables.run()
-
-    assert read_rows(outcome) == {}
-    assert not any("JSON" in text for text in outcome.findings)
-    assert tables.mirror("docs1") == tables.selected("docs1")
-    assert tables.run("verify").ok
-
-
 def test_a_reference_table_arrives_once(tables: Tables) -> None:
     tables.define(reference1="n int")
     for shard in ("-80", "80-"):

@@ -217,7 +217,7 @@ def system(data: bytes) -> None:
         name = by_id.get(payload[1:17].hex(), "system_schema.tables")
         records.append(
             {
-                "source_table": name if payload[0] in VERSIONS else None,
+                "source_table": name if payload[:1] and payload[0] in VERSIONS else None,
                 "kind": SCHEMA,
                 "origin": "host",
                 "position": Position(1, number + 1).pack(),

@@ -81,7 +81,7 @@ class Frame:
         return self
 
     def unpersist(self) -> None: ...
-    def drop(self, _: str) -> Any:
+    def drop(self, *_: str) -> Any:
         return SimpleNamespace(toArrow=lambda: None)
 
     def collect(self) -> list[dict[str, Any]]:
