@@ -32,6 +32,8 @@ def learn_schema(source: Source, changes: ChangesTable, through: int = 0) -> Non
 def recorded_schema(source: Source, changes: ChangesTable) -> pa.Table:
     """Return the records of kind ``schema`` that a source learns; the table must exist."""
     rows = changes.lasting(record.SCHEMA)
+    if source.schema_limits:
+        rows = rows.coalesce(1)  # else each limit would shuffle them
     for limit in source.schema_limits:
         rows = rows.selectExpr(*_COLUMNS, f"{counted_before(limit)} AS before").where(
             f"before < {limit.most}"

@@ -11,7 +11,7 @@ from airflow_cdc_provider.exceptions import CdcError, ConfigurationError
 from airflow_cdc_provider.masking import masked
 from airflow_cdc_provider.options import NATIVE, Rendered, rendered, unwrapped, value_of
 from airflow_cdc_provider.tasks.failures import for_airflow
-from airflow_cdc_provider.tasks.rendered_arguments import Shown, keep_secrets
+from airflow_cdc_provider.tasks.rendered_arguments import Shown, mask_arguments
 
 _MARKS = ("{{", "{%", "{#")
 
@@ -52,10 +52,10 @@ class TemplatedTask:
             for name in _given_by_a_task(self).intersection(template_fields):
                 setattr(self, name, rendered(getattr(self, name)))
             # If a template fails, or gives an invalid value, nothing is registered after it.
-            keep_secrets(*(getattr(self, name, None) for name in shown))
+            mask_arguments(*(getattr(self, name, None) for name in shown))
         airflow._do_render_template_fields(parent, template_fields, *more, **named)
         if parent is self:
-            keep_secrets(*(getattr(self, name, None) for name in shown))
+            mask_arguments(*(getattr(self, name, None) for name in shown))
             for name in shown:
                 value = getattr(self, name, None)
                 if isinstance(value, str) and masked(value) != value:

@@ -25,8 +25,8 @@ class Shown(dict[str, Any]):
         return masked(super().__repr__())
 
 
-def keep_secrets(connector: ConnectorLike | None, *settings: Any) -> None:
-    """Register the secrets in a task's arguments, before or after their templates are rendered.
+def mask_arguments(connector: ConnectorLike | None, *settings: Any) -> None:
+    """Mask the secrets in a task's arguments from now on, before or after their templates are rendered.
 
     Args:
         connector: The declaration; an invalid one fails the task later.

@@ -172,7 +172,7 @@ class Transfer:
             if (
                 lost.name not in quarantined or here is not None
             ):  # both: a transfer was killed while giving it up
-                with self._going_on(lost, counts):
+                with self._counting_failure(lost, counts):
                     self._give_up(source, lost, counts)
         for _, outcome in outcomes:
             if isinstance(outcome, _BLOCKING):
@@ -320,7 +320,7 @@ class Transfer:
                     "segment %s stays in the errors folder: it is before the stored offset", segment.name
                 )
                 continue
-            with self._going_on(segment, counts):
+            with self._counting_failure(segment, counts):
                 self.target.bring(_finished(segment), errors, segment.size_bytes, self.pace)
                 errors.remove(segment)
                 if not reports_loss(errors.store, segment.name):  # capture marks the tables by the note
@@ -332,17 +332,17 @@ class Transfer:
             return
         for segment in self.target.segments():
             if (segment.complete or not segment.readable) and self.is_captured(segment):
-                with self._going_on(segment, counts):
+                with self._counting_failure(segment, counts):
                     self._dispose(self.target, segment, counts)
 
-    def _is_another(self, target: WholeSegments, segment: Segment) -> bool:
+    def _archive_has_another(self, target: WholeSegments, segment: Segment) -> bool:
         """Return whether the archive has a segment of this id: what was captured isn't replaced any more."""
         if self.after_commit != "archive" or self.archive is None or not self.archive.has(segment):
             return False
         return not equal_start(self.archive, target, segment, segment.size_bytes)
 
     @contextmanager
-    def _going_on(self, segment: Segment, counts: TransferCounts) -> Iterator[None]:
+    def _counting_failure(self, segment: Segment, counts: TransferCounts) -> Iterator[None]:
         """Count a segment's error, so that it doesn't stop the work on others."""
         try:
             yield
@@ -353,7 +353,7 @@ class Transfer:
     def _dispose(self, target: WholeSegments, segment: Segment, counts: TransferCounts) -> None:
         if segment.size_bytes > LARGEST_SEGMENT_BYTES:
             _log.error("%s is removed: it is larger than any segment", segment.name)
-        elif segment.readable and self._is_another(target, segment):
+        elif segment.readable and self._archive_has_another(target, segment):
             _log.error("segment %s is removed: the archive has another one of its id", segment.name)
         elif segment.readable:
             if self.after_commit == "archive" and self.archive is not None and not self.archive.has(segment):

@@ -47,7 +47,7 @@ from airflow_cdc_provider.sources.cql.connection import translated
 from airflow_cdc_provider.sources.mongodb.driver.server_errors import translated as of_mongodb
 from airflow_cdc_provider.sources.vitess.failures import StaleTabletSchema, failure
 from airflow_cdc_provider.sources.vitess.source import VitessSource
-from airflow_cdc_provider.tasks.rendered_arguments import keep_secrets
+from airflow_cdc_provider.tasks.rendered_arguments import mask_arguments
 from tests.bounded import bounded
 
 OF_VTGATE = [
@@ -382,7 +382,7 @@ def test_logins_in_values_of_any_name_are_secrets(given: str, secrets: str) -> N
     keep_secret({"host": given})
     assert masking.known().secrets >= expected
     masking.forget()
-    keep_secrets(None, {"DATABASE": given})
+    mask_arguments(None, {"DATABASE": given})
     assert masking.known().secrets >= expected
 
 

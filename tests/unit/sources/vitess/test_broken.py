@@ -17,6 +17,7 @@ from airflow_cdc_provider.sources.vitess.position import Position
 from airflow_cdc_provider.sources.vitess.reader import SliceReader
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from airflow_cdc_provider.sources.vitess.schema_ids import REREAD
+from airflow_cdc_provider.sources.vitess.source import VitessSource
 from tests.unit.sources.vitess.fake_vtgate import Step, Waits, event, fields, response, rows, transaction
 from tests.unit.sources.vitess.stream_capture import (
     ALL,
@@ -200,10 +201,13 @@ def test_a_table_is_due_after_json_that_arrived_broken(
         Waits(),
     ]
     capture = Capture(stack, [script], chosen(slice_bytes=1))
+    source = VitessSource(VitessOptions(keyspace="shop"), {}, lambda table: True)
 
     with caplog.at_level(logging.WARNING):
         records, _ = capture.read(START, HEAD)
 
+    source.learn(records)
+    assert [text.partition(":")[0] for text in source.schema_findings()] == ["shop.docs"] * again
     due = [r for r in records.to_pylist() if r["schema_id"] == REREAD]
     assert [(r["source_table"], r["origin"], r["kind"]) for r in due] == [
         ("shop.docs", "shop/-80", "schema")
