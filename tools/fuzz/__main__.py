@@ -40,7 +40,10 @@ from tools.pinned import installed
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 4096
-_MEMORY_MIB = 8000  # Atheris itself grows by some 16 KiB with each input
+_ROUND_SECONDS = 900
+"""How long a process fuzzes: Atheris itself grows by some 16 KiB with each input. The next one goes on with
+its corpus."""
+_MEMORY_MIB = 8000
 
 
 def main() -> None:
@@ -72,11 +75,19 @@ def _work(name: str, part: str) -> Path:
 
 
 def _start(name: str, seconds: int) -> list[str]:
-    """Fuzz a target in a process of its own; return a line for each fault."""
+    """Fuzz a target in one process after another; return a line for each fault."""
     for seed in (*load(name).seeds(), *corpus(name)):  # with compiled kernels, which are fast
         if len(seed) <= LONGEST:
             _keep(_work(name, "seeds"), seed)
     print(f"{name}: {seconds} s, log in .fuzz/{name}/log", flush=True)
+    rounds = [min(_ROUND_SECONDS, seconds - past) for past in range(0, seconds, _ROUND_SECONDS)]
+    failed = [line for length in rounds for line in _round(name, length)]
+    found = [p for p in sorted(_work(name, "found").iterdir()) if p.suffix != ".txt"]
+    return [f"{path}: {_last_line(path)}" for path in found] or failed
+
+
+def _round(name: str, seconds: int) -> list[str]:
+    """Fuzz in one process; return a line if it fails."""
     log = _work(name, "").parent / name / "log"
     with log.open("ab") as output:
         done = subprocess.run(
@@ -89,9 +100,7 @@ def _start(name: str, seconds: int) -> list[str]:
         )
     lines = log.read_text(errors="replace").splitlines()
     print("\n".join(line for line in lines[-5:] if line.startswith("Done ")), flush=True)
-    found = [p for p in sorted(_work(name, "found").iterdir()) if p.suffix != ".txt"]
-    faults = [f"{path}: {_last_line(path)}" for path in found]
-    return faults or ([f"{name}: the fuzzer failed: {lines[-1:]}"] if done.returncode else [])
+    return [f"{name}: the fuzzer failed: {lines[-1:]}"] if done.returncode else []
 
 
 def _last_line(path: Path) -> str:
