@@ -297,6 +297,16 @@ def test_a_collection_of_many_elements_takes_memory_by_its_size() -> None:
     assert (found.contributions.num_rows, found.undecodable) == (1, [])
 
 
+@pytest.mark.parametrize("number", [-1, 2, 4096])
+def test_a_removed_field_that_a_type_does_not_have_is_an_error_of_its_column(number: int) -> None:
+    removed = pack_elements([number.to_bytes(2, "big", signed=True)])
+    row = {"op": 1, "part": i(1), "cdc$deleted_elements_addr": removed}
+    record = change_record(THINGS, log_rows(row, key="id"))
+    decoder = EventDecoder(event_table(schema_payload(THINGS)), "my.shop")
+    with pytest.raises(CorruptInput, match=rf"column cdc\$deleted_elements_addr of its log.*found {number}"):
+        decoder.decode(pa.array([record["payload"]], pa.binary()))
+
+
 def test_a_mutation_of_many_rows_takes_memory_by_its_size(tmp_path: Path) -> None:
     schema = replace(SHUFFLED, keyspace="ks")
     clustered = [Row(Liveness(EPOCH_US), None, join_clustering([i(n)])) for n in range(20_000)]

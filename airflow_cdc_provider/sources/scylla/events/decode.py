@@ -33,7 +33,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_buffer, column_of
 from airflow_cdc_provider.formats.kernels import Ints
 from airflow_cdc_provider.sources.cql.schema import CqlType
@@ -183,8 +185,10 @@ class EventDecoder:
 
     def _array(self, rows: LogRows, number: int, chosen: Ints) -> pa.Array:
         starts, lengths = _at(rows, number, chosen)
-        where = f"{self.table.full_name}, column {self.table.log.columns[number][0]} of its log,"
-        return self._values.array(number, rows.data, starts, lengths, where)
+        return self._values.array(number, rows.data, starts, lengths, self._where(number))
+
+    def _where(self, number: int) -> str:
+        return f"{self.table.full_name}, column {self.table.log.columns[number][0]} of its log,"
 
     def _image(self, rows: LogRows, chosen: Ints) -> pa.StructArray:
         cells = self.table.cells
@@ -258,10 +262,21 @@ class EventDecoder:
             elements = event_array(values.values, element, target.type)
             kind = pa.list_(target.with_name("element"))
         else:
-            names = pa.array(column.type.fields, pa.utf8())
-            elements = names.take(values.values.cast(pa.int64()))
+            elements = self._fields(column, values.values)
             kind = pa.list_(pa.field("element", pa.utf8()))
         return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], children=[elements])
+
+    def _fields(self, column: EventColumn, numbers: pa.Array) -> pa.Array:
+        """Return the names of fields of a user-defined type by their numbers."""
+        names = pa.array(column.type.fields, pa.utf8())
+        beyond = pc.index_in(numbers.cast(pa.int64()), value_set=pa.array(range(len(names)))).is_null()
+        if (first := beyond.index(True).as_py()) >= 0:
+            raise CorruptInput(
+                f"{self._where(column.removed)} removes a field that its type doesn't have",
+                expected=f"the number of a field, below {len(names)}",
+                found=str(numbers[first].as_py()),
+            )
+        return names.take(numbers)
 
 
 def _at(rows: LogRows, number: int, chosen: Ints) -> tuple[Ints, Ints]:
