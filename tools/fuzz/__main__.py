@@ -41,7 +41,7 @@ from tools.pinned import installed
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 4096
 _ROUND_SECONDS = 900
-"""How long a process fuzzes: Atheris itself grows by some 16 KiB with each input. The next one goes on with
+"""How long a process fuzzes: Atheris itself grows by some 16 KiB with each input. The next one resumes with
 its corpus."""
 _MEMORY_MIB = 8000
 
