@@ -269,7 +269,8 @@ class EventDecoder:
     def _fields(self, column: EventColumn, numbers: pa.Array) -> pa.Array:
         """Return the names of fields of a user-defined type by their numbers."""
         names = pa.array(column.type.fields, pa.utf8())
-        beyond = pc.index_in(numbers.cast(pa.int64()), value_set=pa.array(range(len(names)))).is_null()
+        known = pa.array(range(len(names)), pa.int64())
+        beyond = pc.index_in(numbers.cast(pa.int64()), value_set=known).is_null()
         if (first := beyond.index(True).as_py()) >= 0:
             raise CorruptInput(
                 f"{self._where(column.removed)} removes a field that its type doesn't have",
