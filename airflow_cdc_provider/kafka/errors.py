@@ -72,8 +72,10 @@ _RIGHT_MISSING: Final = (
 )
 FATAL: Final = "_FATAL"
 """Error of each further record after a fatal error of the client; polling returns the fatal error itself."""
-FATAL_SECONDS: Final = 0.1
-"""How long a client is polled for the fatal error."""
+ENDED: Final = (FATAL, "_STATE")
+"""Errors of each further record of a transaction that an earlier error has ended, which polling returns."""
+CAUSE_SECONDS: Final = 0.1
+"""How long a client is polled for the earlier error."""
 IDEMPOTENT_WRITE: Final = "brokers before 2.8 also require IDEMPOTENT_WRITE on the cluster"
 """Permission for producers without a transactional id; newer brokers require WRITE on any topic."""
 

@@ -74,7 +74,7 @@ class NotificationProducer:
                 reported = error.args[0]
                 try:
                     if reported.name() == errors.FATAL:
-                        errors.serve_callbacks(self._client.poll, errors.FATAL_SECONDS, self._error)
+                        errors.serve_callbacks(self._client.poll, errors.CAUSE_SECONDS, self._error)
                 finally:
                     if reported.fatal() or reported.name() == errors.FATAL:
                         self.close()

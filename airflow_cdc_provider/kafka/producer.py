@@ -224,10 +224,19 @@ class RecordProducer:
                 self._serve(self._client.poll, 0.1)
                 self._raise_failed()
             except KafkaException as error:
-                if error.args[0].name() == errors.FATAL:
-                    self._serve(self._client.poll, errors.FATAL_SECONDS)
+                if error.args[0].name() in errors.ENDED:
+                    self._raise_cause()
                 rejection = errors.rejection_of(error.args[0], topic)
                 raise rejection or self._error(error.args[0]) from None
+
+    def _raise_cause(self) -> None:
+        """Raise the earlier error that made the client refuse a record; return if the client reports none."""
+        deadline = time.monotonic() + errors.CAUSE_SECONDS
+        while time.monotonic() < deadline:
+            self._serve(self._client.poll, errors.CAUSE_SECONDS)
+            self._raise_failed()
+        if self._transactional:
+            self._require_open_transaction()
 
     def _flush(self) -> None:
         """Wait until the brokers have acknowledged or rejected all records, or their timeout expires."""

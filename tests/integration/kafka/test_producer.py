@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from airflow_cdc_provider.events.encoder import Converters
 from airflow_cdc_provider.exceptions import CommitConflict, ConfigurationError, RecordsRejected
@@ -65,8 +66,9 @@ def producer(kafka_server: KafkaServer, name: str) -> Iterator[Callable[..., Rec
     positions.make(1)
     made: list[RecordProducer] = []
 
-    def build(**more: Any) -> RecordProducer:
-        one = RecordProducer(settings(kafka_server, **more), positions, transactional_id=name)
+    def build(client: Callable[[dict[str, Any]], Any] | None = None, **more: Any) -> RecordProducer:
+        of = settings(kafka_server, **more)
+        one = RecordProducer(of, positions, transactional_id=name, build=client)
         made.append(one)
         return one
 
@@ -162,6 +164,40 @@ def test_rejected_records_are_reported_and_the_producer_continues(
     one.publish(records(f"{name}.small", small), (), PublishPosition(name, 2))
     assert [m.value() for m in kafka_server.read(f"{name}.small")] == [b"fits"]
     assert not kafka_server.read(name)
+
+
+class WaitingForRejection(Producer):
+    """Takes no further record after a large one until the broker has rejected that one."""
+
+    def produce(self, topic: str, value: bytes, *record: Any, **more: Any) -> None:
+        super().produce(topic, value, *record, **more)
+        deadline = time.monotonic() + 30
+        while len(value) > 2_000 and not self.has_rejected():
+            assert time.monotonic() < deadline, "the broker doesn't reject the record"
+            time.sleep(0.01)
+
+    def has_rejected(self) -> bool:
+        """Whether the transaction must be aborted."""
+        try:
+            self.begin_transaction()
+        except KafkaException as error:
+            return error.args[0].txn_requires_abort()
+        raise AssertionError("there is no transaction")
+
+
+@pytest.mark.parametrize("more", [[], [{"value": "fits"}]])
+def test_a_rejection_is_reported_also_if_it_arrives_before_the_last_record_is_sent(
+    kafka_server: KafkaServer,
+    producer: Callable[..., RecordProducer],
+    name: str,
+    more: list[dict[str, Any]],
+) -> None:
+    kafka_server.create_topic(f"{name}.small", 1, max_message_bytes=2_000)
+    one = producer(WaitingForRejection, producer={"compression.type": "none"})
+    one.take_over()
+    rows = [{"value": "fits"}, {"value": "x" * 5_000}, *more]
+    with pytest.raises(RecordsRejected, match=rf"topic {name}\.small rejects records: found MSG_SIZE"):
+        one.publish(records(f"{name}.small", *rows), (), PublishPosition(name, 1))
 
 
 @pytest.mark.covers("CAS-DEPLOY-05", "VIT-QUE-06")

@@ -180,6 +180,34 @@ def test_a_producer_with_a_fatal_error_reports_it_at_the_next_record(
         publish(setting)
 
 
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_record_after_one_that_ended_the_transaction_fails_as_that_one(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, reported: bool
+) -> None:
+    def poll(seconds: float) -> int:
+        return setting.client.flush(seconds)
+
+    monkeypatch.setattr(setting.client, "poll", poll)
+    setting.client.fails["produce"] = [failure(KafkaError._STATE)]
+    if reported:
+        setting.client.reports = [("t", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))]
+        with pytest.raises(RecordsRejected, match="topic t rejects records"):
+            publish(setting)
+    else:
+        begun = setting.client.begin_transaction
+
+        def begin_transaction() -> None:
+            begun()
+            setting.client.fails["begin"] = [
+                failure(KafkaError.COORDINATOR_NOT_AVAILABLE, txn_requires_abort=True)
+            ]
+
+        monkeypatch.setattr(setting.client, "begin_transaction", begin_transaction)
+        with pytest.raises(BrokersUnavailable, match="COORDINATOR_NOT_AVAILABLE"):
+            publish(setting)
+    assert setting.client.calls[-1] == "abort"
+
+
 def test_a_producer_that_was_fenced_can_be_closed(setting: Setting) -> None:
     setting.client.fails["flush"] = [failure(KafkaError._FENCED, fatal=True)]
     setting.producer.close()
