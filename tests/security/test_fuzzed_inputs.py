@@ -34,7 +34,7 @@ from airflow_cdc_provider.sources.vitess.position import Position, ShardPosition
 from airflow_cdc_provider.sources.vitess.protocol import VGtid, parse
 from airflow_cdc_provider.sources.vitess.recordings import read_recording
 from airflow_cdc_provider.sources.vitess.wire import BEGIN, COMMIT, BrokenMessage
-from server_kit.scylla.values import pack_elements
+from server_kit.scylla.values import pack_elements, pack_pairs
 from tests.bounded import bounded
 from tests.oracles.cassandra_read_path import Liveness, Row
 from tests.unit.server_kit.scylla.item import ITEM, THINGS, i, t
@@ -304,6 +304,15 @@ def test_a_removed_field_that_a_type_does_not_have_is_an_error_of_its_column(num
     record = change_record(THINGS, log_rows(row, key="id"))
     decoder = EventDecoder(event_table(schema_payload(THINGS)), "my.shop")
     with pytest.raises(CorruptInput, match=rf"column cdc\$deleted_elements_addr of its log.*found {number}"):
+        decoder.decode(pa.array([record["payload"]], pa.binary()))
+
+
+@pytest.mark.parametrize("sizes", [(20, 16, 16), (12, 20), (0,)])
+def test_ids_of_list_cells_that_are_no_uuids_are_an_error_of_their_column(sizes: tuple[int, ...]) -> None:
+    cells = pack_pairs([(bytes([number] * size), i(1)) for number, size in enumerate(sizes)])
+    record = change_record(THINGS, log_rows({"op": 1, "part": i(1), "log": cells}, key="id"))
+    decoder = EventDecoder(event_table(schema_payload(THINGS)), "my.shop")
+    with pytest.raises(CorruptInput, match=rf"column log of its log.*expected 16 bytes, found {sizes[0]}"):
         decoder.decode(pa.array([record["payload"]], pa.binary()))
 
 

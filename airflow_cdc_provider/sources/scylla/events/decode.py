@@ -178,7 +178,7 @@ class EventDecoder:
     def _column(self, rows: LogRows, column: EventColumn, chosen: Ints, target: pa.DataType) -> pa.Array:
         values = self._array(rows, column.value, chosen)
         if column.type.multi_cell and column.type.name == "list":
-            values = in_list_order(values)
+            values = in_list_order(values, self._where(column.value))
             lake = pa.list_(pa.field("element", values.type.item_type))
             values = pa.Array.from_buffers(lake, len(values), values.buffers()[:2], children=[values.items])
         return event_array(values, freeze(column.type), target)
@@ -240,7 +240,7 @@ class EventDecoder:
         added = pa.nulls(count, pa.list_(pa.utf8()))
         if column.type.name == "list":
             chosen = _row_with_value(rows, column.value, grouped.owner, count)
-            cells = in_list_order(self._array(rows, column.value, chosen))
+            cells = in_list_order(self._array(rows, column.value, chosen), self._where(column.value))
             ids = _uuid_texts(cells.keys)
             added = pa.Array.from_buffers(
                 pa.list_(pa.field("element", pa.utf8())), count, cells.buffers()[:2], children=[ids]

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_cdc_provider.exceptions import CorruptInput
 from airflow_cdc_provider.formats.arrow_bytes import binary_parts
 from airflow_cdc_provider.sources.connect_metadata import CONNECT_NAME
 from airflow_cdc_provider.sources.cql.events.scalars import EVENT_SCALARS
@@ -105,19 +106,30 @@ def event_array(column: pa.Array, cql_type: CqlType, target: pa.DataType) -> pa.
     return pa.Array.from_buffers(target, len(column), buffers[:1], children=children)
 
 
-def in_list_order(column: pa.Array) -> pa.Array:
+def in_list_order(column: pa.Array, where: str) -> pa.Array:
     """Sort list cells by their ids.
 
     Args:
         column: Maps with cell ids as binary keys; not a slice.
+        where: Which column it is, for errors.
 
     Returns:
         The sorted column; the input itself if it is sorted already.
+
+    Raises:
+        CorruptInput: An id isn't a UUID.
     """
     ids = binary_parts(column.keys)
     count = len(ids.valid)
     if count == 0:
         return column
+    sizes = np.diff(ids.offsets)
+    if (sizes != _UUID_BYTES).any():
+        raise CorruptInput(
+            f"{where} has a list cell whose id isn't a UUID",
+            expected=f"{_UUID_BYTES} bytes",
+            found=f"{sizes[sizes != _UUID_BYTES][0]} bytes",
+        )
     raw = np.frombuffer(ids.data[ids.offsets[0] : ids.offsets[-1]], np.uint8).reshape(count, _UUID_BYTES)
     words = raw.view(">u8").astype(np.uint64).reshape(count, 2)
     high = words[:, 0]
