@@ -194,10 +194,10 @@ def test_a_record_after_one_that_ended_the_transaction_fails_as_that_one(
         with pytest.raises(RecordsRejected, match="topic t rejects records"):
             publish(setting)
     else:
-        begun = setting.client.begin_transaction
+        start = setting.client.begin_transaction
 
         def begin_transaction() -> None:
-            begun()
+            start()
             setting.client.fails["begin"] = [
                 failure(KafkaError.COORDINATOR_NOT_AVAILABLE, txn_requires_abort=True)
             ]
