@@ -291,6 +291,36 @@ class VitessServer(Server):
                     )
                 time.sleep(0.05)
 
+    def wait_for_versions(
+        self, keyspace: str, table: str, statements: int, timeout_seconds: float = 60
+    ) -> None:
+        """Wait until the tablets have recorded tables' columns after each of so many DDL statements.
+
+        A tablet records them a moment after the statement (``--track-schema-versions``). A stream that reads
+        changes before that gives them the columns of the statement before, and if another statement comes
+        before that, the version between the two is lost.
+
+        Args:
+            keyspace: Its name.
+            table: A regular expression for the tables' names.
+            statements: How many statements there were on these tables together, ``CREATE`` included.
+            timeout_seconds: How long to wait.
+
+        Raises:
+            ConfigurationError: They haven't in time.
+        """
+        expected = statements * len(self.keyspaces[keyspace].shards)
+        sql = f"SELECT COUNT(*) FROM _vt.schema_version WHERE ddl REGEXP '\\\\b({table})\\\\b'"
+        deadline = time.monotonic() + timeout_seconds
+        while (found := int(self.mysqld(sql))) < expected:
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"the tablets haven't recorded all versions of {keyspace}.{table}",
+                    expected=f"{expected} within {timeout_seconds:.0f} s, one for each statement and shard",
+                    found=str(found),
+                )
+            time.sleep(0.05)
+
     def mysqld(self, sql: str) -> str:
         """Run a statement on MySQL itself as its administrator, and return what its client prints."""
         mysql = mysql_folder() / "usr" / "bin" / "mysql"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import zip_longest
 from typing import Any
 
 import pytest
 
 from airflow_cdc_provider.changes.record import CHANGE, SNAPSHOT
-from airflow_cdc_provider.exceptions import PositionLost
 from airflow_cdc_provider.sources.vitess.codec import VitessCodec
 from airflow_cdc_provider.sources.vitess.schema_history import TableHistory
 from server_kit import VitessServer
@@ -21,6 +21,7 @@ COLUMNS = (
     "id bigint primary key, n int, v varchar(9), d decimal(6,3), b2 binary(2), bits bit(8), one bit(1),"
     "w int, long64 varchar(64)"
 )
+ROW = "(1, 1, 'ä ', 1.256, 'a', 5, 1, 2, repeat('\N{SNOWMAN}', 64))"
 KNOWN = (
     ["add b int default 3"],
     ["add b int not null default 3 first, add c varchar(3) default 'x' after id"],
@@ -55,51 +56,55 @@ DUE = (
 def test_rows_of_altered_tables_are_those_of_a_copy_or_a_snapshot_is_due(
     vitess_server: VitessServer, changed: bool
 ) -> None:
-    due = {}
-    for number, actions in enumerate([*KNOWN, *DUE]):
-        table = f"altered{number}{'c' if changed else ''}"
-        for attempt in range(5):
-            try:
-                history, rows, copied = altered(vitess_server, f"{table}_{attempt}", actions, changed=changed)
-            except PositionLost:  # a tablet has missed a version of the table
-                assert changed or len(actions) > 1, "no change and no statement came after it"
-                assert attempt < 4
-                continue
-            if history.due is None or actions in DUE or len(actions) == 1:
-                break  # else perhaps a version was missed, and a snapshot makes up for it
-        due[tuple(actions)] = history.due is not None
-        assert rows.keys() == copied.keys(), actions
-        assert history.due is not None or rows == copied, actions
-    assert [list(actions) for actions, is_due in due.items() if is_due] == list(DUE)
-
-
-def altered(
-    server: VitessServer, table: str, actions: list[str], *, changed: bool
-) -> tuple[TableHistory, dict[str, Any], dict[str, Any]]:
-    """Alter a table with a row; return its history, the row as it is known, and as a copy shows it."""
-    name = f"shop.{table}"
-    server.define("shop", f"create table {table} ({COLUMNS})", shard_by={table: "id"})
-    with closing(source_of(server, table)) as source, server.connect("shop").cursor() as cursor:
+    tables = {
+        f"altered{number}{'changed' if changed else 'idle'}": actions
+        for number, actions in enumerate([*KNOWN, *DUE])
+    }
+    create = [f"create table {table} ({COLUMNS})" for table in tables]
+    vitess_server.define("shop", *create, shard_by=dict.fromkeys(tables, "id"))
+    with ExitStack() as opened:
+        sources = {table: opened.enter_context(closing(source_of(vitess_server, table))) for table in tables}
+        cursor = opened.enter_context(vitess_server.connect("shop").cursor())
         cursor.execute("set sql_mode = ''")  # MySQL cuts and replaces what it would refuse
-        cursor.execute(
-            f"insert into {table} values (1, 1, 'ä ', 1.256, 'a', 5, 1, 2, repeat('\N{SNOWMAN}', 64))"
-        )
-        start = source.start()
-        source.seek_to(start)
-        records = snapshot(source, table).to_pylist()
-        for action in actions:
-            cursor.execute(f"alter table {table} {action}")
-        if changed:
-            cursor.execute(f"insert into {table} (id) values (2)")
-        records += captured_with_schema(source, start)
-        source.seek_to(source.head())
-        copied = snapshot(source, table).to_pylist()
-    server.define("shop", f"drop table {table}")
-    history = TableHistory.of(name, records)
-    return history, _first(name, records), _first(name, copied)
+        records = {}
+        for table, source in sources.items():
+            cursor.execute(f"insert into {table} values {ROW}")
+            start = source.start()
+            source.seek_to(start)
+            records[table] = start, snapshot(source, table).to_pylist()
+        alter(vitess_server, cursor, tables)
+        due = []
+        for table, actions in tables.items():
+            if changed:
+                cursor.execute(f"insert into {table} (id) values (2)")
+            source = sources[table]
+            start, read = records[table]
+            read += captured_with_schema(source, start)
+            source.seek_to(source.head())
+            copied = _first(table, snapshot(source, table).to_pylist())
+            history = TableHistory.of(f"shop.{table}", read)
+            row = _first(table, read)
+            assert row.keys() == copied.keys(), actions
+            assert history.due is not None or row == copied, actions
+            due += [actions] if history.due is not None else []
+    vitess_server.define("shop", f"drop table {', '.join(tables)}")
+    assert due == list(DUE)
 
 
-def _first(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+def alter(server: VitessServer, cursor: Any, tables: dict[str, list[str]]) -> None:
+    """Alter tables by their actions, the next one when the tablets have recorded those before."""
+    statements = len(tables)
+    for actions in zip_longest(*tables.values()):
+        server.wait_for_versions("shop", "|".join(tables), statements)
+        for table, action in zip(tables, actions, strict=True):
+            if action is not None:
+                cursor.execute(f"alter table {table} {action}")
+                statements += 1
+    server.wait_for_versions("shop", "|".join(tables), statements)
+
+
+def _first(table: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+    name = f"shop.{table}"
     rows = [record for record in records if record["kind"] in (CHANGE, SNAPSHOT)]
     found = projected_rows(VitessCodec(name, TableHistory.of(name, records)), rows)
     return next(row for row in found if row["id"] == 1)

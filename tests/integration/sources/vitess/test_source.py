@@ -174,6 +174,7 @@ def test_ddl_between_rows_changes_their_fields(vitess_server: VitessServer) -> N
         with vitess_server.connect("shop").cursor() as cursor:
             cursor.execute("insert into ddl1 (id, name) values (1, 'a'), (2, 'b'), (3, 'c')")
         vitess_server.define("shop", "alter table ddl1 add more int")
+        vitess_server.wait_for_versions("shop", "ddl1", 2)
         with vitess_server.connect("shop").cursor() as cursor:
             cursor.execute("insert into ddl1 (id, name, more) values (11, 'a', 1), (12, 'b', 2)")
         head = source.head()
