@@ -121,6 +121,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Name the failed tests in the very last lines: their messages, of any length, come before."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        for outcome in ("failed", "error"):
+            for report in reporter.stats.get(outcome, ()):
+                reporter.write_line(f"{outcome}: {report.nodeid}")
+
+
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped and not any(reason in str(report.longrepr) for reason in _REASONS_TO_SKIP):
         report.outcome = "failed"

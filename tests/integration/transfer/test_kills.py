@@ -20,7 +20,7 @@ from airflow_cdc_provider.transfer.chunks import ChunkedSegments
 from airflow_cdc_provider.transfer.transfer import Transfer
 from tests.conftest import ROOT
 from tests.integration.transfer.conftest import WriteConfig, aws_environment
-from tests.unit.transfer.nodes import HOST, Node, assert_nothing_half, files, noise, whole
+from tests.unit.transfer.nodes import HOST, Node, assert_equal_files, assert_nothing_half, noise, whole
 
 if TYPE_CHECKING:
     from server_kit import S3Server, SshServer
@@ -119,7 +119,7 @@ def test_a_shipper_that_is_killed_never_shows_half_a_segment(
     kills = Kills([*SHIPPER, str(config)], node, begin_seconds=0.15)
     kills.kill(20, lambda: assert_nothing_half(landing, node.wrote))
     finish(node, config)
-    assert files(landing) == node.wrote
+    assert_equal_files(landing, node.wrote)
     assert kills.segment > 5
     assert list(landing.glob(".*.part")) == []
 
@@ -133,7 +133,7 @@ def test_a_shipper_that_is_killed_never_shows_half_a_segment_behind_ssh(
     kills = Kills([*SHIPPER, str(config)], node, begin_seconds=0.6, pause_seconds=0.05)
     kills.kill(8, lambda: assert_nothing_half(landing, node.wrote))
     finish(node, config)
-    assert files(landing) == node.wrote
+    assert_equal_files(landing, node.wrote)
     assert list(landing.glob(".*.part")) == []
 
 
@@ -158,4 +158,4 @@ def test_killed_shippers_and_fetchers_lose_nothing_on_the_way_through_a_bucket(
     source = ChunkedSegments(s3_store(aws_conn_id, f"{s3_url}/{HOST}"), HOST)
     counts = Transfer(source, whole(landing), after_transfer="delete").run()
     assert counts.errors == 0
-    assert files(landing) == node.wrote
+    assert_equal_files(landing, node.wrote)

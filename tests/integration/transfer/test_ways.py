@@ -13,7 +13,7 @@ from airflow_cdc_provider.operators.transfer import CommitLogTransferOperator
 from tests.conftest import ROOT
 from tests.integration.transfer.conftest import WriteConfig, aws_environment
 from tests.unit.airflow_context import TaskContext
-from tests.unit.transfer.nodes import HOST, Node, files, noise
+from tests.unit.transfer.nodes import HOST, Node, assert_equal_files, files, noise
 
 if TYPE_CHECKING:
     from server_kit import S3Server, SshServer
@@ -72,7 +72,7 @@ def test_the_operator_brings_segments_from_a_node_behind_ssh(
     ssh_server.give(ssh_folder)
     counts = fetch(tmp_path, cdc_raw=str(ssh_folder), ssh_conn_id=ssh_conn_id)
     assert (counts["copied"], counts["deleted"]) == (4, 3)
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
     assert sorted(files(ssh_folder)) == [
         "CommitLog-7-4.log",
         "CommitLog-7-4_cdc.idx",
@@ -81,7 +81,7 @@ def test_the_operator_brings_segments_from_a_node_behind_ssh(
     node.grows(4, noise(70_000, 1))
     counts = fetch(tmp_path, cdc_raw=str(ssh_folder), ssh_conn_id=ssh_conn_id)
     assert (counts["copied"], counts["copied_bytes"]) == (1, 70_008), "what stands here doesn't travel again"
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
 
 
 def test_the_shipper_puts_segments_into_a_folder(
@@ -92,7 +92,7 @@ def test_the_shipper_puts_segments_into_a_folder(
     config = write_config(target=tmp_path / "landing")
     assert "copied=4" in ship(shipper, config)
     assert "copied=0" in ship(shipper, config)
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
     assert sorted(file.name for file in (tmp_path / "cdc_raw").glob("*.log")) == [
         "CommitLog-7-4.log",
         "CommitLog-7-5.log",
@@ -107,7 +107,7 @@ def test_the_shipper_puts_segments_into_a_landing_area_behind_ssh(
     target = f"sftp://{ssh_server.user}@{ssh_server.host}:{ssh_server.port}{ssh_folder}"
     config = write_config(target=target, ssh=" ".join(ssh_server.client_options))
     ship(shipper, config)
-    assert files(ssh_folder / HOST) == node.wrote
+    assert_equal_files(ssh_folder / HOST, node.wrote)
     assert sorted(file.name for file in (tmp_path / "cdc_raw").glob("*.log")) == [
         "CommitLog-7-4.log",
         "CommitLog-7-5.log",
@@ -129,7 +129,7 @@ def test_the_shipper_puts_chunks_behind_ssh_and_the_operator_fetches_them(
     ship(shipper, write_config(target=target, ssh=ssh, layout="chunks", chunk_bytes=100_000))
     counts = fetch(tmp_path, cdc_raw=str(ssh_folder), ssh_conn_id=ssh_conn_id, layout="chunks")
     assert (counts["copied"], counts["deleted"]) == (4, 3)
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
     assert {name.split(".")[0] for name in files(ssh_folder / HOST)} == {"CommitLog-7-4"}
 
 
@@ -155,13 +155,13 @@ def test_the_shipper_puts_chunks_into_a_bucket_and_the_operator_fetches_them(
     ]
     counts = fetch(tmp_path, cdc_raw=s3_url, aws_conn_id=aws_conn_id)
     assert (counts["copied"], counts["deleted"]) == (4, 3)
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
 
     node.grows(4, noise(40_000, 1))
     node.finishes(4, noise(20_000, 2))
     ship(shipper, config, alone=False)
     counts = fetch(tmp_path, cdc_raw=s3_url, aws_conn_id=aws_conn_id)
     assert (counts["copied"], counts["deleted"]) == (1, 1)
-    assert files(tmp_path / "landing" / HOST) == node.wrote
+    assert_equal_files(tmp_path / "landing" / HOST, node.wrote)
     listed = s3_server.client().list_objects_v2(Bucket="landing", Prefix=s3_url.rpartition("/")[2])
     assert listed["KeyCount"] == 0, "what landed leaves the bucket"

@@ -115,6 +115,21 @@ def files(folder: Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in sorted(folder.glob("CommitLog*"))} if folder.exists() else {}
 
 
+def assert_equal_files(folder: Path, truth: dict[str, bytes]) -> None:
+    """Compare a folder with what a node wrote; a failure names the files that differ, not their bytes."""
+    found = files(folder)
+    differing = {
+        name: (_brief(found.get(name)), _brief(truth.get(name)))
+        for name in sorted(found.keys() | truth.keys())
+        if found.get(name) != truth.get(name)
+    }
+    assert differing == {}, "found, and expected"
+
+
+def _brief(data: bytes | None) -> str | None:
+    return data if data is None else f"{len(data)} bytes, {zlib.crc32(data):08x}: {data[:24]!r}"
+
+
 def assert_nothing_half(folder: Path, truth: dict[str, bytes]) -> None:
     """A landing folder shows beginnings of segments only, none shorter than its idx says (plain segments).
 
